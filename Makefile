@@ -1,0 +1,50 @@
+# Every target makes its own virtual environment: on a fresh machine with python3, make and a C++ compiler each is one
+# command. CMake and ninja come with the build where they are missing.
+
+PYTHON ?= python3
+PYTEST_ARGS ?= -n auto
+ARGS ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp))
+
+.DEFAULT_GOAL := help
+.PHONY: help test check format demo sim bench clean
+
+help: ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+test: check ## linters, then all tests (PYTEST_ARGS='tests/unit -x' for some)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(INSTALLED) ## linters only
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(BIN)/codespell
+
+format: $(INSTALLED) ## rewrite the sources the way the linters want them
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE)
+
+demo: $(INSTALLED) ## a master and real peers that join, die and come later
+	$(BIN)/pccl demo $(ARGS)
+
+sim: $(INSTALLED) ## the simulator (ARGS='--help' for its options)
+	$(BIN)/python -m tests.simulation $(ARGS)
+
+bench: $(INSTALLED) ## cost of a vote round, in JSON lines
+	$(BIN)/python bench/control.py $(ARGS)
+
+clean: ## remove all that these targets made, the virtual environment too
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name .git -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Python sources are used in place; only what is compiled or declared makes an installation stale.
+$(INSTALLED): pyproject.toml CMakeLists.txt $(NATIVE)
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@

@@ -1,0 +1,257 @@
+"""A peer's membership in a run, as blocking calls.
+
+Owns the `Communicator`: its control thread, its state as the user sees it, and the translation of answers into values
+and exceptions. Must not know how anything is decided or sent.
+"""
+
+import asyncio
+import atexit
+import logging
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, Unpack
+
+from pccl.config import Address, PeerConfig, PeerLimitSettings, configure_logging
+from pccl.core.effects import Answer, ArePeersPending, Failure, Request, UpdateTopology, WaitAccepted
+from pccl.core.peer import Peer, PeerIdentity
+from pccl.errors import MasterLost, ProtocolError, UsageError, to_exception
+from pccl.net.data_plane import DataPlane, NoDataPlane
+from pccl.net.peer_shell import NotOurMaster, PeerShell
+from pccl.net.thread import LoopThread
+from pccl.types import Attribute, PeerId
+
+log = logging.getLogger("pccl")
+
+ATTEMPT_PAUSE_S = 1.0
+"""Between two attempts to connect, like PCCL: peers are often started before their master."""
+
+ATTEMPT_TIMEOUT_S = 10.0
+"""One attempt: a few round trips, with room for lost segments."""
+
+GOODBYE_S = 5.0
+"""Leaving waits this long for running collectives to stop and for the master to hear of it; then the connection is
+closed, which says the same with fewer words."""
+
+EXIT_GOODBYE_S = 1.0
+"""The same at the end of the process, which nobody wants to wait for."""
+
+
+class Communicator:
+    """One peer of a run: `connect`, work, `close`; also a context manager that does the first and the last.
+
+    `address` is the master's `host:port` (`[IPv6]:port` too). Peers of the same `peer_group` reduce together.
+    `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves it to the group. `listen` is where
+    this peer waits for lanes (`host`, `:port` or `host:port`; by default any address and a port that the kernel
+    chooses), `announce` is where others shall dial it, when that is not the same. `limits` are those of
+    `core.limits.PeerLimits`. Each setting but the first two can also come from the environment: see `config`.
+
+    Calls block; Ctrl-C interrupts them. One thread at a time makes calls, except for `are_peers_pending`."""
+
+    def __init__(
+        self,
+        address: str,
+        peer_group: int = 0,
+        p2p_connection_pool_size: int = 0,
+        *,
+        listen: str = "",
+        announce: str = "",
+        **limits: Unpack[PeerLimitSettings],
+    ) -> None:
+        configure_logging()
+        self._config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, (listen, announce), limits)
+        self._data_plane: DataPlane = NoDataPlane()
+        self._process = os.getpid()
+        self._membership: _Membership | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # The collector may run this in any thread, the control thread too: nothing here may wait.
+        membership = getattr(self, "_membership", None)
+        if membership is not None and self._process == os.getpid():
+            membership.abandon()
+
+    # ── joining and leaving ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def connect(self, n_attempts: int = 5) -> None:
+        """Join the run; returns when this peer is accepted, which takes until the others call `update_topology`.
+
+        Raises `MasterLost` when no master answered in `n_attempts`, `Refused` when it does not admit this peer."""
+        self._check_process()
+        if self._closed:
+            raise UsageError("connect: this Communicator was closed; build a new one")
+        if self._membership is not None:
+            raise UsageError("connect: this Communicator is connected already; build a new one to join again")
+        if n_attempts < 1:
+            raise UsageError(f"connect: n_attempts is {n_attempts}, but at least one attempt is needed")
+        membership = _Membership(self._config, self._data_plane)
+        try:
+            membership.connect(n_attempts)
+        except BaseException:
+            membership.abandon()
+            raise
+        self._membership = membership
+        self._call(WaitAccepted())
+
+    def close(self) -> None:
+        """Leave the run, if this peer is in it. Never hangs, and may be called again."""
+        self._check_process()
+        self._closed = True
+        if self._membership is not None:
+            self._membership.leave(GOODBYE_S)
+
+    # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def update_topology(self) -> None:
+        """Admit whoever waits. Returns when all accepted peers have called it and the new ring stands."""
+        self._call(UpdateTopology())
+
+    def are_peers_pending(self) -> bool:
+        """Does anybody wait to be admitted? All accepted peers must ask, and all get the same answer."""
+        return bool(self._call(ArePeersPending()))
+
+    def get_attribute(self, attribute: Attribute) -> int:
+        """A size of the run, as of the latest epoch. Never waits."""
+        sizes = self._connected("get_attribute").core.sizes
+        match Attribute(attribute):
+            case Attribute.GLOBAL_WORLD_SIZE:
+                return sizes.global_size
+            case Attribute.LOCAL_WORLD_SIZE:
+                return sizes.group_size
+            case Attribute.NUM_DISTINCT_PEER_GROUPS:
+                return sizes.groups
+            case Attribute.LARGEST_PEER_GROUP_WORLD_SIZE:
+                return sizes.largest_group
+
+    @property
+    def peer_id(self) -> PeerId:
+        """Who this peer is for the duration of its membership."""
+        return self._connected("peer_id").core.identity.peer
+
+    @property
+    def epoch(self) -> int:
+        """The number of the present roster and ring."""
+        return self._connected("epoch").core.epoch
+
+    @property
+    def ring(self) -> tuple[PeerId, ...]:
+        """The peers of this group in ring order."""
+        return self._connected("ring").core.ring
+
+    @property
+    def rank(self) -> int:
+        """This peer's place in the ring of the present epoch; not an identity: it changes with the ring."""
+        core = self._connected("rank").core
+        return core.ring.index(core.identity.peer)
+
+    # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _call(self, request: Request) -> Answer:
+        answer = self._connected(type(request).__name__).call(request)
+        if isinstance(answer, Failure):
+            raise to_exception(answer)
+        return answer
+
+    def _connected(self, what: str) -> "_Membership":
+        self._check_process()
+        if self._closed:
+            raise UsageError(f"{what}: this Communicator was closed; build a new one")
+        if self._membership is None:
+            raise UsageError(f"{what}: call connect first")
+        return self._membership
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise UsageError("this Communicator belongs to the process that built it, not to its forked children")
+
+
+class _Membership:
+    """What exists from `connect` to `close`. The control thread knows this object, but not the `Communicator`, so that
+    an abandoned `Communicator` is collected."""
+
+    core: Peer
+
+    def __init__(self, config: PeerConfig, data_plane: DataPlane) -> None:
+        self._config = config
+        self._data_plane = data_plane
+        self._shell: PeerShell | None = None
+        self._thread = LoopThread("pccl-control", daemon=True)
+        self._process = os.getpid()
+        self._leaving = threading.Lock()
+        _living.add(self)
+
+    def connect(self, n_attempts: int) -> None:
+        self._thread.run(self._connect(n_attempts))
+
+    async def _connect(self, n_attempts: int) -> None:
+        listen, announce, master = self._config.listen, self._config.announce, self._config.master
+        self._shell = PeerShell(self._data_plane, _tell)
+        try:
+            port = self._shell.listen(listen.host, listen.port)
+        except OSError as error:
+            raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {error}") from error
+        me = PeerId(secrets.token_hex(16))
+        identity = PeerIdentity(me, self._config.group, announce.host, announce.port or port, self._config.lanes)
+        self.core = Peer(identity, self._config.limits)
+        await _try(n_attempts, master, lambda: self._join(master))
+
+    async def _join(self, master: Address) -> None:
+        assert self._shell is not None
+        await self._shell.join(self.core, (master.host, master.port), ATTEMPT_TIMEOUT_S)
+
+    def call(self, request: Request) -> Answer:
+        assert self._shell is not None
+        return self._thread.run(self._shell.call(request))
+
+    def leave(self, timeout_s: float) -> None:
+        with self._leaving:
+            if self in _living:
+                _living.discard(self)
+                self._thread.run(self._leave(timeout_s))
+                self._thread.stop()
+                self._thread.join(timeout_s)
+
+    def abandon(self) -> None:
+        """Leave without waiting for anything."""
+        _living.discard(self)
+        self._thread.post(lambda: asyncio.ensure_future(self._leave_and_stop()))
+
+    async def _leave(self, timeout_s: float) -> None:
+        if self._shell is not None:
+            await self._shell.leave(timeout_s)
+
+    async def _leave_and_stop(self) -> None:
+        try:
+            await self._leave(GOODBYE_S)
+        finally:
+            asyncio.get_running_loop().stop()
+
+
+async def _try(n_attempts: int, master: Address, attempt: Callable[[], object]) -> None:
+    raise NotImplementedError
+
+
+_living: "weakref.WeakSet[_Membership]" = weakref.WeakSet()
+
+
+def _tell(reason: str) -> None:
+    if reason:
+        log.warning(reason)
+
+
+@atexit.register
+def _leave_all() -> None:
+    for membership in list(_living):
+        membership.leave(EXIT_GOODBYE_S)

@@ -1,0 +1,201 @@
+"""How the rings come about: votes for a new topology, the trial of a ring before it is committed, and the verdict on
+peers that cannot reach each other.
+
+Owns the topology ballot and the trial. A trial changes nothing that is committed: candidates get their place only when
+every link of the new rings stands at both ends, and whoever dies or cannot be reached meanwhile is simply not part of
+the next try. Accepted peers have done nothing wrong by being unable to reach one another: a ring is built around such
+a pair where the group is large enough, and only a pair that cannot be separated costs the younger its place.
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+
+from msgspec import Struct
+
+from pccl.core.ballot import Ballot, names
+from pccl.core.limits import MasterLimits
+from pccl.core.messages import TopologyUpdated
+from pccl.core.outbox import Outbox
+from pccl.core.ring import arrange, pairs
+from pccl.core.roster import Member, Roster
+from pccl.core.wiring import Link, Wiring
+from pccl.types import PeerId, short
+
+
+class MemberStage(Enum):
+    """Where a peer is in its membership, as the master sees it."""
+
+    CANDIDATE = "candidate"
+    TRIED = "tried"
+    ACCEPTED = "accepted"
+    GONE = "gone"
+
+
+MEMBER_STAGES: dict[MemberStage, tuple[str, tuple[MemberStage, ...]]] = {
+    MemberStage.CANDIDATE: (
+        "joined; waits for all accepted peers to vote for a new topology",
+        (MemberStage.TRIED, MemberStage.GONE),
+    ),
+    MemberStage.TRIED: (
+        "part of the trial: links to its future neighbours are being made",
+        (MemberStage.ACCEPTED, MemberStage.GONE),
+    ),
+    MemberStage.ACCEPTED: ("on the roster, in its group's ring, votes in every ballot", (MemberStage.GONE,)),
+    MemberStage.GONE: ("left, crashed, refused or kicked; its identity never returns", ()),
+}
+"""Meaning and successors of each stage; `docs/protocol.md` is checked against this table."""
+
+
+class Expulsion(Struct, frozen=True):
+    """A member must go, and why."""
+
+    member: Member
+    reason: str
+
+
+class Admission:
+    """Votes for a topology, and the trial that follows."""
+
+    def __init__(self, roster: Roster, wiring: Wiring, outbox: Outbox, limits: MasterLimits) -> None:
+        self.ballot = Ballot[None]("update_topology", lambda: roster.accepted)
+        self.trial: dict[PeerId, Member] | None = None
+        """The candidates being tried; None when no trial is on."""
+        self._rings: dict[int, tuple[PeerId, ...]] = {}
+        """The rings of the trial, for the groups that have candidates in it."""
+        self._roster = roster
+        self._wiring = wiring
+        self._outbox = outbox
+        self._limits = limits
+
+    # ── rings ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def rewire(self, group: int, now: float) -> None:
+        """State anew which links the group needs, after its members or its trial have changed."""
+        ring = self._roster.ring(group)
+        tried = tuple(peer for peer, member in (self.trial or {}).items() if member.group == group)
+        self._rings.pop(group, None)
+        if tried:
+            order = ring + tried
+            self._rings[group] = arrange(order, self._wiring.avoided) or order
+        self._wiring.want(group, need=pairs(self._rings.get(group, ring)), keep=pairs(ring), now=now)
+
+    def push(self) -> None:
+        """Tell every accepted peer of the new epoch."""
+        for group, ring in self._roster.rings.items():
+            self._outbox.send(ring, self._roster.topology(group))
+
+    def forget(self, member: Member) -> None:
+        """A member is gone: it neither votes nor is tried any more."""
+        self.ballot.forget(member.peer)
+        if self.trial is not None:
+            self.trial.pop(member.peer, None)
+
+    # ── vote, trial, commit ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def advance(self, now: float) -> bool:
+        """Begin or commit a trial if that can be done now. True if anything changed."""
+        if self.trial is None:
+            return self._begin(now)
+        if not all(self._wiring.stands(group) for group in self._rings):
+            return False
+        self._commit(now)
+        return True
+
+    def _begin(self, now: float) -> bool:
+        """Every accepted peer has voted; with nobody accepted there is nobody to ask, and the candidates go ahead."""
+        carried = self.ballot.complete or not self._roster.accepted
+        if not carried or not (self.ballot.votes or self._roster.candidates):
+            return False
+        self.trial = dict(self._roster.candidates)
+        for group in _groups(self.trial.values()):
+            self.rewire(group, now)
+        return True
+
+    def _commit(self, now: float) -> None:
+        assert self.trial is not None, "commit follows a trial"
+        admitted, rings = self.trial, self._rings
+        self.trial, self._rings = None, {}
+        if admitted:
+            self._roster.accept(admitted, rings)
+            self.push()
+            self._outbox.note(
+                f"epoch {self._roster.epoch}: {names(admitted)} joined; {len(self._roster.accepted)} peers"
+            )
+        self._outbox.send(self.ballot.votes, TopologyUpdated())
+        self.ballot.clear()
+        for group in rings:
+            self.rewire(group, now)
+
+    # ── peers that cannot reach each other ───────────────────────────────────────────────────────────────────────────
+
+    def judge(self, now: float) -> Expulsion | bool:
+        """Deal with one link that failed from both ends: whom to expel, or True if a ring was built around it."""
+        for link in self._wiring.failing():
+            tried = [self.trial[peer] for peer in link.ends if peer in self.trial] if self.trial else []
+            verdict = self._judge_trial(link, tried) if tried else self._judge_pair(link, now)
+            if verdict:
+                return verdict
+        return False
+
+    def _judge_trial(self, link: Link, tried: list[Member]) -> Expulsion | bool:
+        """A candidate gives way to an accepted peer, unless that peer has been silent all along: then it may be the one
+        that cannot be reached, and its silence is judged first. Of two candidates, the one that fewer others could
+        reach gives way; that is known only when the other links of their group have stood or failed."""
+        if len(tried) == 2:
+            if any(other.failures < 2 for other in self._wiring.missing(link.group)):
+                return False
+        elif any(
+            self._roster.accepted[peer].heard_at <= link.wanted_at
+            for peer in link.ends
+            if peer in self._roster.accepted
+        ):
+            return False
+        loser = min(tried, key=lambda member: (self._wiring.standing(member.peer), -member.seniority))
+        return Expulsion(loser, f"not admitted: {_unreachable(link)}")
+
+    def _judge_pair(self, link: Link, now: float) -> Expulsion | bool:
+        """Build a ring around the pair; where there is none, be patient for as long as with a silent peer."""
+        ring = self._roster.ring(link.group)
+        order = self._rings.get(link.group, ring)
+        if link.ends not in self._wiring.avoided and arrange(order, {**self._wiring.avoided, link.ends: now}):
+            self._wiring.avoid(link.ends, now)
+            self._go_around(link, ring, now)
+            return True
+        if now - link.wanted_at > self._limits.silence_s:
+            return Expulsion(self._roster.younger(link.ends), _unreachable(link))
+        return False
+
+    def _go_around(self, link: Link, ring: tuple[PeerId, ...], now: float) -> None:
+        around = arrange(ring, self._wiring.avoided)
+        if around is not None and around != ring:
+            self._roster.reorder(link.group, around)
+            self.push()
+            self._outbox.note(f"epoch {self._roster.epoch}: the ring goes around a pair; {_unreachable(link)}")
+        self.rewire(link.group, now)
+
+    # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def explain(self) -> str:
+        """What voters and candidates wait for; empty if nobody waits."""
+        if self.trial is not None:
+            links = "; ".join(link.explain() for group in self._rings for link in self._wiring.missing(group)[:3])
+            return f"admission of {names(self.trial)} waits for {links}"
+        if self.ballot.votes:
+            return self.ballot.explain()
+        if self._roster.candidates:
+            waiting, accepted = names(self._roster.candidates), names(self._roster.accepted)
+            return f"candidates {waiting} wait for {accepted} to call update_topology"
+        return ""
+
+
+def _groups(members: Iterable[Member]) -> list[int]:
+    return list(dict.fromkeys(member.group for member in members))
+
+
+def _unreachable(link: Link) -> str:
+    causes = "; ".join(f"{short(peer)} could not dial: {cause}" for peer, cause in link.causes.items())
+    a, b = link.ends
+    return (
+        f"{short(a)} and {short(b)} cannot reach each other ({causes}). Open the listening port of one of them, "
+        "or set its announce address to one that the other can dial"
+    )

@@ -1,0 +1,278 @@
+"""The lives of all collectives, from the first vote to the one outcome, as the master sees them.
+
+A life belongs to a (group, tag). It starts when every member of the group has voted for it with the same parameters,
+the group's ring stands, and lanes are free; then each participant reports exactly once, done or failed. The outcome is
+committed if everybody who lives reported done, and aborted otherwise; an aborted one is told only when the group has
+been rewired, so that its callers can call again at once. Nothing here knows how links are made or peers admitted.
+"""
+
+from collections.abc import Iterator, Sequence
+from enum import Enum
+
+from pccl.core.ballot import Ballot, names
+from pccl.core.limits import MasterLimits
+from pccl.core.messages import Abort, CollectiveSpec, Outcome, RefusedCollective, Start
+from pccl.core.outbox import Outbox, clip
+from pccl.core.roster import Member, Roster
+from pccl.core.violation import Violation
+from pccl.types import PeerId, short
+
+STRIPE_BYTES_MIN = 256 * 1024
+"""A collective gets no more lanes than it can give this many bytes each: below it a stripe is shorter than what one
+connection has in flight on a wide-area link anyway, and the lane serves another collective better."""
+
+
+class LifeStage(Enum):
+    """Where a collective is in its life."""
+
+    VOTING = "voting"
+    READY = "ready"
+    RUNNING = "running"
+    ABORTING = "aborting"
+    STOPPED = "stopped"
+    ENDED = "ended"
+
+
+LIFE_STAGES: dict[LifeStage, tuple[str, tuple[LifeStage, ...]]] = {
+    LifeStage.VOTING: ("some members of the group have initiated it", (LifeStage.READY, LifeStage.ENDED)),
+    LifeStage.READY: (
+        "all have, with equal parameters; waits for the ring to stand and for free lanes",
+        (LifeStage.RUNNING, LifeStage.ENDED),
+    ),
+    LifeStage.RUNNING: ("started; participants report done or failed", (LifeStage.ABORTING, LifeStage.ENDED)),
+    LifeStage.ABORTING: ("some failed or were lost; the rest are told to stop and report", (LifeStage.STOPPED,)),
+    LifeStage.STOPPED: ("all have reported; the aborted outcome waits for the ring to stand", (LifeStage.ENDED,)),
+    LifeStage.ENDED: ("every caller has its answer", ()),
+}
+"""Meaning and successors of each stage; `docs/protocol.md` is checked against this table."""
+
+
+class Life:
+    """One collective of one group."""
+
+    def __init__(self, group: int, tag: int, ballot: Ballot[CollectiveSpec]) -> None:
+        self.group = group
+        self.tag = tag
+        self.ballot = ballot
+        self.stage = LifeStage.VOTING
+        self.since = 0.0
+        """When the present stage began."""
+        self.attempt = 0
+        self.lanes: tuple[int, ...] = ()
+        self.ring: tuple[PeerId, ...] = ()
+        """Participants of the attempt."""
+        self.unreported: dict[PeerId, None] = {}
+        self.lost: list[PeerId] = []
+        self.reason = ""
+
+    def become(self, stage: LifeStage, now: float) -> None:
+        """Enter a stage; only the successors of the present one are possible."""
+        assert stage in LIFE_STAGES[self.stage][1], f"tag {self.tag}: {self.stage} cannot become {stage}"
+        self.stage, self.since = stage, now
+
+    def waits_for(self) -> list[PeerId]:
+        """The peers whose vote or report is missing."""
+        return self.ballot.missing() if self.stage is LifeStage.VOTING else list(self.unreported)
+
+    def explain(self) -> str:
+        """What this collective waits for, in words."""
+        match self.stage:
+            case LifeStage.VOTING:
+                return self.ballot.explain()
+            case LifeStage.READY:
+                return f"{self.ballot.question} waits for its ring to stand and for free lanes"
+            case LifeStage.RUNNING:
+                return f"{self.ballot.question} runs; not finished at {names(self.unreported)}"
+            case LifeStage.ABORTING:
+                return (
+                    f"{self.ballot.question} is being aborted ({self.reason}); not stopped at {names(self.unreported)}"
+                )
+            case _:
+                return f"{self.ballot.question} was aborted ({self.reason}) and waits for its group to be rewired"
+
+
+def lane_share(free: int, waiting: int, spec: CollectiveSpec) -> int:
+    """How many of the free lanes a collective gets when `waiting` ones, itself included, are ready to start."""
+    useful = -(-spec.count * spec.dtype.itemsize // STRIPE_BYTES_MIN)
+    return max(1, min(free // waiting, useful))
+
+
+class Collectives:
+    """All lives. `touched` holds the groups in which something may start or be told; the master advances those."""
+
+    def __init__(self, roster: Roster, outbox: Outbox, limits: MasterLimits) -> None:
+        self.touched: dict[int, None] = {}
+        self._roster = roster
+        self._outbox = outbox
+        self._limits = limits
+        self._lives: dict[int, dict[int, Life]] = {}
+        self._in_flight: dict[PeerId, int] = {}
+        self._last_attempt = 0
+
+    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def initiate(self, member: Member, tag: int, spec: CollectiveSpec, now: float) -> None:
+        """A vote to start."""
+        lives = self._lives.setdefault(member.group, {})
+        life = lives.get(tag)
+        if life is not None and (life.stage is not LifeStage.VOTING or member.peer in life.ballot.votes):
+            raise Violation(f"initiated tag {tag} again before its outcome")
+        if self.in_flight(member.peer) >= self._limits.tags_max:
+            raise Violation(f"has more than {self._limits.tags_max} collectives in flight")
+        if life is None:
+            ballot = Ballot[CollectiveSpec](f"collective tag {tag}", lambda: self._roster.ring(member.group))
+            life = lives[tag] = Life(member.group, tag, ballot)
+            life.since = now
+        life.ballot.cast(member.peer, spec, now)
+        self._in_flight[member.peer] = self.in_flight(member.peer) + 1
+        self._count(life, now)
+
+    def report(self, member: Member, tag: int, attempt: int, cause: str | None, now: float) -> None:
+        """A participant has finished its part (`cause` is None) or failed at it."""
+        life = self._lives.get(member.group, {}).get(tag)
+        if life is None or life.attempt != attempt or member.peer not in life.unreported:
+            raise Violation(f"reported on tag {tag} attempt {attempt}, in which it has no part left")
+        del life.unreported[member.peer]
+        if cause is not None and life.stage is LifeStage.RUNNING:
+            self._abort(life, f"failed at {short(member.peer)}: {cause}", now)
+        else:
+            self._check_reports(life, now)
+
+    def lose(self, member: Member, how: str, now: float) -> None:
+        """An accepted peer is gone: recount every ballot of its group and abort what needs it."""
+        self._in_flight.pop(member.peer, None)
+        for life in list(self._lives.get(member.group, {}).values()):
+            if life.stage in (LifeStage.VOTING, LifeStage.READY):
+                life.ballot.forget(member.peer)
+                self._count(life, now)
+            elif member.peer in life.ring:
+                self._lose_participant(life, member, how, now)
+        self.touched[member.group] = None
+
+    def _lose_participant(self, life: Life, member: Member, how: str, now: float) -> None:
+        life.lost.append(member.peer)
+        life.unreported.pop(member.peer, None)
+        if life.stage is LifeStage.RUNNING and life.unreported:
+            self._abort(life, f"{short(member.peer)} was lost: {how}", now)
+        else:
+            self._check_reports(life, now)
+
+    def break_link(self, group: int, cause: str, now: float) -> None:
+        """A link of the group's ring is down: nothing that runs on the ring can finish."""
+        for life in list(self._lives.get(group, {}).values()):
+            if life.stage is LifeStage.RUNNING:
+                self._abort(life, cause, now)
+        self.touched[group] = None
+
+    # ── transitions ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _count(self, life: Life, now: float) -> None:
+        """Re-count a ballot after a vote or a death."""
+        ring = self._roster.ring(life.group)
+        if not life.ballot.votes:
+            self._end(life, now)
+        elif len(ring) < 2:
+            self._refuse(life, True, "this group has no other accepted peer; wait for one with update_topology", now)
+        elif life.stage is LifeStage.VOTING and life.ballot.complete:
+            disagreement = _disagreement(life.ballot)
+            if disagreement:
+                self._refuse(life, False, f"the peers disagree on tag {life.tag}: {disagreement}", now)
+            else:
+                life.become(LifeStage.READY, now)
+                self.touched[life.group] = None
+
+    def _refuse(self, life: Life, too_few: bool, reason: str, now: float) -> None:
+        self._outbox.send(life.ballot.votes, RefusedCollective(life.tag, too_few, clip(reason)))
+        self._end(life, now)
+
+    def refuse_contradicting(self, life: Life, reason: str, now: float) -> None:
+        """Its voters wait for peers that wait in another call, and these for them."""
+        self._refuse(life, False, reason, now)
+
+    def advance(self, group: int, stands: bool, now: float) -> None:
+        """Tell aborted outcomes and start ready collectives, if the group's ring stands."""
+        if not stands:
+            return
+        lives = list(self._lives.get(group, {}).values())
+        for life in lives:
+            if life.stage is LifeStage.STOPPED:
+                self._tell(life, False, now)
+        ready = [life for life in lives if life.stage is LifeStage.READY]
+        for place, life in enumerate(ready):
+            free = self._free_lanes(group)
+            if not free:
+                break
+            spec = next(iter(life.ballot.votes.values()))
+            self._start(life, free[: lane_share(len(free), len(ready) - place, spec)], now)
+
+    def _free_lanes(self, group: int) -> tuple[int, ...]:
+        busy = (LifeStage.RUNNING, LifeStage.ABORTING)
+        used = {lane for life in self._lives[group].values() if life.stage in busy for lane in life.lanes}
+        return tuple(lane for lane in range(self._roster.lanes[group]) if lane not in used)
+
+    def _start(self, life: Life, lanes: tuple[int, ...], now: float) -> None:
+        self._last_attempt += 1
+        life.attempt, life.lanes, life.ring = self._last_attempt, lanes, self._roster.ring(life.group)
+        life.unreported = dict.fromkeys(life.ring)
+        life.become(LifeStage.RUNNING, now)
+        self._outbox.send(life.ring, Start(life.tag, life.attempt, self._roster.epoch, lanes))
+
+    def _abort(self, life: Life, reason: str, now: float) -> None:
+        life.reason = reason
+        life.become(LifeStage.ABORTING, now)
+        self._outbox.send(life.unreported, Abort(life.tag, life.attempt, clip(reason)))
+        self._check_reports(life, now)
+
+    def _check_reports(self, life: Life, now: float) -> None:
+        if life.unreported:
+            return
+        if life.stage is LifeStage.RUNNING:
+            self._tell(life, True, now)
+        elif life.stage is LifeStage.ABORTING:
+            life.become(LifeStage.STOPPED, now)
+        self.touched[life.group] = None
+
+    def _tell(self, life: Life, committed: bool, now: float) -> None:
+        outcome = Outcome(life.tag, life.attempt, committed, clip(life.reason), tuple(life.lost))
+        self._outbox.send([peer for peer in life.ring if peer in self._roster.accepted], outcome)
+        self._end(life, now)
+
+    def _end(self, life: Life, now: float) -> None:
+        life.become(LifeStage.ENDED, now)
+        del self._lives[life.group][life.tag]
+        for peer in life.ballot.votes:
+            if peer in self._in_flight:
+                self._in_flight[peer] -= 1
+        self.touched[life.group] = None
+
+    # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def in_flight(self, peer: PeerId) -> int:
+        """How many collectives of this peer have no outcome yet."""
+        return self._in_flight.get(peer, 0)
+
+    def lives(self) -> Iterator[Life]:
+        """All that have not ended."""
+        for group in self._lives.values():
+            yield from group.values()
+
+    @property
+    def idle(self) -> bool:
+        """None is alive."""
+        return not any(self._lives.values())
+
+    def voting(self) -> list[Life]:
+        """Those that wait for votes."""
+        return [life for life in self.lives() if life.stage is LifeStage.VOTING]
+
+
+def _disagreement(ballot: Ballot[CollectiveSpec]) -> str:
+    """Who asked for what, if not all asked for the same; empty if they did."""
+    sides: dict[CollectiveSpec, list[PeerId]] = {}
+    for peer, spec in ballot.votes.items():
+        sides.setdefault(spec, []).append(peer)
+    return "; ".join(_side(spec, peers) for spec, peers in sides.items()) if len(sides) > 1 else ""
+
+
+def _side(spec: CollectiveSpec, peers: Sequence[PeerId]) -> str:
+    return f"{names(peers)} called it with {spec}"

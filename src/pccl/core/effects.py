@@ -1,0 +1,282 @@
+"""Every event into and effect out of a core: the whole interface between deciding and doing.
+
+A driver turns what happens (bytes, closed connections, calls, finished runs) into events, hands them to
+`handle(event, now)`, and carries out the effects in the order given. It decides nothing: an effect that takes time is
+started and answered later by the event its docstring names. Between two events the driver calls `handle(Tick(), now)`
+as soon as `next_deadline()` has passed.
+"""
+
+from enum import Enum
+
+from msgspec import Struct
+
+from pccl.core.messages import CollectiveSpec, LaneHello, ToMaster, ToPeer
+from pccl.types import PeerId
+
+# ── both cores ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Tick(Struct, frozen=True):
+    """Event: `next_deadline()` has passed."""
+
+
+class Note(Struct, frozen=True):
+    """Effect: a sentence for whoever operates this process, such as what the run waits for, and on whom.
+
+    Emitted only when it says something new.
+    """
+
+    reason: str
+
+
+# ── master: events ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Received(Struct, frozen=True):
+    """A message arrived on a control connection. The first of a connection is its `Join`."""
+
+    connection: int
+    """Number given by the driver, never reused."""
+    message: ToMaster
+    host: str = ""
+    """The address that this connection comes from, for peers that announce none."""
+
+
+class Closed(Struct, frozen=True):
+    """A control connection ended, and why: end of file, reset, or bytes that are no message."""
+
+    connection: int
+    cause: str
+
+
+MasterEvent = Received | Closed | Tick
+
+# ── master: effects ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Send(Struct, frozen=True):
+    """Send one message to each of these connections; encode it once."""
+
+    connections: tuple[int, ...]
+    message: ToPeer
+
+
+class Close(Struct, frozen=True):
+    """Close a control connection after what was sent on it has left. The core has forgotten it: no `Closed` is needed,
+    and a late one is ignored."""
+
+    connection: int
+
+
+MasterEffect = Send | Close | Note
+
+# ── peer: events ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class MasterUp(Struct, frozen=True):
+    """The control connection stands."""
+
+
+class FromMaster(Struct, frozen=True):
+    """A message arrived from the master."""
+
+    message: ToPeer
+
+
+class MasterClosed(Struct, frozen=True):
+    """The control connection ended, and why."""
+
+    cause: str
+
+
+class UpdateTopology(Struct, frozen=True):
+    """Call: admit whoever waits. Resolves with None."""
+
+
+class ArePeersPending(Struct, frozen=True):
+    """Call: do candidates wait? Resolves with bool."""
+
+
+class Collective(Struct, frozen=True):
+    """Call: run this collective with my group. Resolves with `Committed`."""
+
+    tag: int
+    spec: CollectiveSpec
+
+
+class WaitAccepted(Struct, frozen=True):
+    """Call: `connect`. Resolves with None once this peer is on the roster."""
+
+
+class SayGoodbye(Struct, frozen=True):
+    """Call: leave. Resolves with None when nothing of ours runs any more."""
+
+
+Request = UpdateTopology | ArePeersPending | Collective | WaitAccepted | SayGoodbye
+
+
+class Call(Struct, frozen=True):
+    """A user's thread made a call and waits for the `Resolve` of the same number."""
+
+    call: int
+    """Number given by the driver, never reused."""
+    request: Request
+
+
+class LaneOffered(Struct, frozen=True):
+    """Somebody dialled our port and sent this hello; the connection waits for `AcceptLane` or `RefuseLane`."""
+
+    offer: int
+    """Number given by the driver, never reused."""
+    hello: LaneHello
+
+
+class LaneDialled(Struct, frozen=True):
+    """A `Dial` came through and the other end accepted: the lane stands."""
+
+    link: int
+    lane: int
+
+
+class DialFailed(Struct, frozen=True):
+    """A `Dial` did not lead to an accepted lane."""
+
+    link: int
+    lane: int
+    cause: str
+
+
+class LaneClosed(Struct, frozen=True):
+    """A standing, idle lane was closed by the other end or broke. Lent lanes are reported by `RunEnded` instead."""
+
+    link: int
+    lane: int
+    cause: str
+
+
+class RunEnded(Struct, frozen=True):
+    """The data plane has let go of the lanes of a run: with a result (`cause` is empty) or without."""
+
+    tag: int
+    attempt: int
+    cause: str
+    broken: tuple[tuple[int, int], ...] = ()
+    """(link, lane) of lanes that did not end on a segment boundary: they are closed already."""
+
+
+PeerEvent = (
+    MasterUp | FromMaster | MasterClosed | Call | LaneOffered | LaneDialled | DialFailed | LaneClosed | RunEnded | Tick
+)
+
+# ── peer: effects ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SendMaster(Struct, frozen=True):
+    """Send a message to the master."""
+
+    message: ToMaster
+
+
+class CloseMaster(Struct, frozen=True):
+    """Close the control connection after what was sent on it has left. No `MasterClosed` is needed."""
+
+
+class FailureKind(Enum):
+    """What went wrong with a call; `errors.py` turns each into its exception."""
+
+    USAGE = "usage"
+    TAG_IN_USE = "tag in use"
+    UNFINISHED_COLLECTIVES = "unfinished collectives"
+    MISMATCH = "mismatch"
+    TOO_FEW_PEERS = "too few peers"
+    ABORTED = "aborted"
+    REFUSED = "refused"
+    KICKED = "kicked"
+    MASTER_LOST = "master lost"
+    PROTOCOL = "protocol"
+    CLOSED = "closed"
+
+
+class Failure(Struct, frozen=True):
+    """Why a call has no answer: facts as fields, the sentence in `reason`."""
+
+    kind: FailureKind
+    reason: str
+    tag: int | None = None
+    lost: tuple[PeerId, ...] = ()
+
+
+class Committed(Struct, frozen=True):
+    """A collective's result holds on every peer that lives."""
+
+    attempt: int
+    epoch: int
+    ring: tuple[PeerId, ...]
+
+
+Answer = None | bool | Committed | Failure
+
+
+class Resolve(Struct, frozen=True):
+    """Answer a call, exactly once."""
+
+    call: int
+    answer: Answer
+
+
+class Dial(Struct, frozen=True):
+    """Open one lane: connect, send the hello, await the answer. Ends in `LaneDialled` or `DialFailed`."""
+
+    hello: LaneHello
+    host: str
+    port: int
+    timeout_s: float
+
+
+class AcceptLane(Struct, frozen=True):
+    """Answer an offer with yes; the connection is lane (link, lane) from now on."""
+
+    offer: int
+    link: int
+    lane: int
+
+
+class RefuseLane(Struct, frozen=True):
+    """Answer an offer with no and a reason, and close it."""
+
+    offer: int
+    reason: str
+
+
+class CloseLane(Struct, frozen=True):
+    """Close a lane that stands or is being dialled, if it is there at all; no event follows."""
+
+    link: int
+    lane: int
+
+
+class StartRun(Struct, frozen=True):
+    """Lend these lanes to the data plane and run. Ends in `RunEnded`."""
+
+    call: int
+    tag: int
+    attempt: int
+    spec: CollectiveSpec
+    rank: int
+    size: int
+    to_next: tuple[tuple[int, int], ...]
+    """(link, lane) of each stripe towards the next peer."""
+    from_prev: tuple[tuple[int, int], ...]
+    """The same from the previous peer; equal to `to_next` in a ring of two."""
+
+
+class AbortRun(Struct, frozen=True):
+    """Make the data plane stop; its `RunEnded` still comes, exactly once."""
+
+    tag: int
+    attempt: int
+
+
+PeerEffect = (
+    SendMaster | CloseMaster | Resolve | Dial | AcceptLane | RefuseLane | CloseLane | StartRun | AbortRun | Note
+)

@@ -1,0 +1,170 @@
+"""A peer's ends of its links: which lanes stand, which are lent to a run, which are still being made.
+
+The master's `Wire` is the truth about which links there shall be; this module dials, accepts and closes until that is
+so, and reports each link up or down once. A lane has one owner at a time: it is idle here or lent to exactly one run.
+A lane whose link goes away while it is lent is closed when the run gives it back, never under the data plane's hands.
+"""
+
+from msgspec import Struct
+
+from pccl.core.effects import AcceptLane, CloseLane, Dial, PeerEffect, RefuseLane, SendMaster
+from pccl.core.limits import PeerLimits
+from pccl.core.messages import LaneHello, LinkDown, LinkSpec, LinkUp
+from pccl.core.outbox import clip
+from pccl.types import PeerId, short
+
+LaneId = tuple[int, int]
+"""(link, lane): the same at both ends."""
+
+
+class LinkEnd:
+    """Our end of one link."""
+
+    def __init__(self, spec: LinkSpec) -> None:
+        self.spec = spec
+        self.standing: dict[int, None] = {}
+
+    @property
+    def complete(self) -> bool:
+        """Every lane stands."""
+        return len(self.standing) == self.spec.lanes
+
+
+class EarlyOffer(Struct, frozen=True):
+    """An offer for a link that we have not been told of yet."""
+
+    hello: LaneHello
+    until: float
+
+
+class Lanes:
+    """All our ends. Effects are appended to the list given."""
+
+    def __init__(self, me: PeerId, limits: PeerLimits, effects: list[PeerEffect]) -> None:
+        self.run = ""
+        """The run that we are part of; lanes of other runs are refused."""
+        self._me = me
+        self._limits = limits
+        self._effects = effects
+        self._ends: dict[int, LinkEnd] = {}
+        self._lent: dict[LaneId, int] = {}
+        """Lent lanes and the attempt that has them."""
+        self._early: dict[int, EarlyOffer] = {}
+        self._newest = 0
+        """The highest link number we were told of; a higher one in an offer is news that has not reached us yet."""
+
+    # ── what the master wants ────────────────────────────────────────────────────────────────────────────────────────
+
+    def wire(self, specs: tuple[LinkSpec, ...], now: float) -> None:
+        """Make what is missing, close what is not listed."""
+        wanted = {spec.number for spec in specs}
+        for number in [number for number in self._ends if number not in wanted]:
+            self._discard(number)
+        for spec in specs:
+            if spec.number not in self._ends:
+                self._ends[spec.number] = LinkEnd(spec)
+                self._newest = max(self._newest, spec.number)
+                if spec.dial:
+                    self._dial(spec)
+        early, self._early = self._early, {}
+        for offer, each in early.items():
+            self.offered(offer, each.hello, now)
+
+    def _dial(self, spec: LinkSpec) -> None:
+        for lane in range(spec.lanes):
+            hello = LaneHello(self.run, self._me, spec.peer, spec.number, lane)
+            self._effects.append(Dial(hello, spec.host, spec.port, self._limits.dial_timeout_s))
+
+    def _discard(self, number: int) -> None:
+        end = self._ends.pop(number)
+        for lane in range(end.spec.lanes):
+            if (number, lane) not in self._lent:
+                self._effects.append(CloseLane(number, lane))
+
+    def close_all(self) -> None:
+        """We are out of the run."""
+        for number in list(self._ends):
+            self._discard(number)
+        for offer in self._early:
+            self._effects.append(RefuseLane(offer, f"{short(self._me)} has left the run"))
+        self._early = {}
+
+    # ── what happens to lanes ────────────────────────────────────────────────────────────────────────────────────────
+
+    def offered(self, offer: int, hello: LaneHello, now: float) -> None:
+        """Somebody dialled us: accept what we expect, keep what may be early, refuse the rest."""
+        end = self._ends.get(hello.link)
+        if end is None and hello.link > self._newest and len(self._early) < self._limits.early_offers_max:
+            self._early[offer] = EarlyOffer(hello, now + self._limits.early_offer_s)
+            return
+        reason = self._objection(hello, end)
+        if reason or end is None:
+            self._effects.append(RefuseLane(offer, reason))
+            return
+        self._effects.append(AcceptLane(offer, hello.link, hello.lane))
+        self._stand(end, hello.lane)
+
+    def _objection(self, hello: LaneHello, end: LinkEnd | None) -> str:
+        if hello.receiver != self._me:
+            return f"this is {short(self._me)}, not {short(PeerId(hello.receiver))}"
+        if hello.run != self.run:
+            return f"{short(self._me)} takes part in another run"
+        if end is None:
+            return f"{short(self._me)} knows no link {hello.link} (any more)"
+        if end.spec.dial or end.spec.peer != hello.sender or hello.lane >= end.spec.lanes or hello.lane in end.standing:
+            return f"link {hello.link} has no room for lane {hello.lane} of {short(PeerId(hello.sender))}"
+        return ""
+
+    def dialled(self, link: int, lane: int) -> None:
+        """A lane that we dialled stands; it is closed if nobody wants it any more."""
+        end = self._ends.get(link)
+        if end is None:
+            self._effects.append(CloseLane(link, lane))
+        else:
+            self._stand(end, lane)
+
+    def _stand(self, end: LinkEnd, lane: int) -> None:
+        end.standing[lane] = None
+        if end.complete:
+            self._effects.append(SendMaster(LinkUp(end.spec.number)))
+
+    def broke(self, link: int, cause: str) -> None:
+        """A lane could not be made or broke: a link is whole or not there, so all of it goes."""
+        end = self._ends.get(link)
+        if end is None:
+            return
+        self._discard(link)
+        self._effects.append(SendMaster(LinkDown(link, clip(f"{cause} (neighbour {short(PeerId(end.spec.peer))})"))))
+
+    # ── lending ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def lend(self, peer: PeerId, lanes: tuple[int, ...], attempt: int) -> tuple[LaneId, ...] | None:
+        """Lend these lanes of the link to a neighbour to an attempt; None if one of them does not stand or is lent."""
+        for number, end in self._ends.items():
+            if end.spec.peer == peer and end.complete:
+                ids = tuple((number, lane) for lane in lanes)
+                if all(lane in end.standing and self._lent.get((number, lane), attempt) == attempt for lane in lanes):
+                    self._lent.update(dict.fromkeys(ids, attempt))
+                    return ids
+        return None
+
+    def give_back(self, attempt: int, broken: tuple[LaneId, ...], cause: str) -> None:
+        """An attempt is over: its lanes are idle again, or closed if they broke or their link is gone."""
+        for lane_id in [lane_id for lane_id, owner in self._lent.items() if owner == attempt]:
+            del self._lent[lane_id]
+            if lane_id[0] not in self._ends:
+                self._effects.append(CloseLane(*lane_id))
+        for link, _ in broken:
+            self.broke(link, cause or "a lane did not end on a segment boundary")
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def pass_time(self, now: float) -> None:
+        """Refuse the early offers that stayed unexplained."""
+        for offer in [offer for offer, early in self._early.items() if early.until <= now]:
+            hello = self._early.pop(offer).hello
+            self._effects.append(RefuseLane(offer, f"{short(self._me)} was never told of link {hello.link}"))
+
+    def next_deadline(self) -> float | None:
+        """When `pass_time` has something to do."""
+        return min((early.until for early in self._early.values()), default=None)

@@ -1,0 +1,65 @@
+"""The bounds on waiting, each with its reason. Pure data: `config.py` fills it from arguments and environment."""
+
+from msgspec import Struct
+
+
+class MasterLimits(Struct, frozen=True):
+    """What the master's core waits for, at most."""
+
+    silence_s: float = 60.0
+    """An accepted peer that others wait for and that sends nothing, not even an answer to a ping, is kicked after this.
+
+    Pings are answered by the peer's control thread, which needs the GIL for a millisecond. A C extension that holds
+    the GIL (a large copy, a compile, a deserialisation) freezes that thread for seconds, rarely tens of them; a minute
+    without one free millisecond is a stopped process or a dead network. A trainer that merely computes for an hour
+    answers every ping and is never kicked."""
+
+    candidate_silence_s: float = 10.0
+    """The same for a candidate under trial. It sits in `connect` with nothing else to do, so ten seconds are plenty,
+    and the whole roster waits for it meanwhile."""
+
+    link_timeout_s: float = 10.0
+    """A link that does not stand at both ends after this counts as failed in the direction it was dialled. Dialling
+    takes at most `PeerLimits.dial_timeout_s`; the rest is the way of the messages around it."""
+
+    link_stable_s: float = 10.0
+    """A link that stood for this long starts with a clean record when it breaks: the fault is a new one."""
+
+    redial_s: float = 1.0
+    """Pause before a link that failed in both directions is dialled again: no spinning, yet short against training."""
+
+    avoid_s: float = 300.0
+    """For this long a ring is built around a pair of peers that could not reach each other. Routes change by the
+    minute, so the verdict must not outlive them."""
+
+    explain_after_s: float = 2.0
+    """A wait is put into words for the operator and for those who wait after this; shorter ones are normal."""
+
+    default_lanes: int = 4
+    """Lanes per link when nobody in the group asked for a number: a few concurrent collectives get one each, and one
+    large tensor gets past the loss-limited rate of a single TCP connection."""
+
+    peers_max: int = 4096
+    """Candidates and accepted peers together. One process serves a thousand votes in well under a second; beyond a few
+    thousand connections file descriptors run out first."""
+
+    tags_max: int = 4096
+    """Collectives one peer may have in flight: far above any model's parameter tensors sent one by one."""
+
+
+class PeerLimits(Struct, frozen=True):
+    """What a peer's core waits for, at most."""
+
+    master_silence_s: float = 60.0
+    """While a call waits, the master is asked for a sign of life; this long without one and the master is lost.
+    Same argument as `MasterLimits.silence_s`: the master may live in a busy process too."""
+
+    dial_timeout_s: float = 5.0
+    """Connect and handshake of one lane. SYN is sent again after 1 s and 3 s, so two losses fit in."""
+
+    early_offer_s: float = 10.0
+    """A neighbour may dial before our own `Wire` message has arrived; its offer is kept this long, which is longer than
+    it waits itself."""
+
+    early_offers_max: int = 1024
+    """Offers kept at once: as many as lanes of the largest link."""

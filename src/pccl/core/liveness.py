@@ -1,0 +1,52 @@
+"""Who is silent while others wait: pings, and the verdict on peers that answer nothing.
+
+A busy trainer is not silent: its control thread answers pings while the GPU works. Silence counts only from the moment
+somebody began to wait for the peer, and only while they do; a stopped peer that nobody needs hurts nobody. Does not
+know what is waited for.
+"""
+
+from collections.abc import Iterable
+
+from pccl.core.limits import MasterLimits
+from pccl.core.messages import Ping
+from pccl.core.outbox import Outbox
+from pccl.core.roster import Member, Roster
+from pccl.types import PeerId
+
+PINGS_PER_LIMIT = 5
+"""Pings sent before the verdict: one lost to a stall or two is no reason to expel anybody."""
+
+
+class Liveness:
+    """The watch over peers that others wait for."""
+
+    def __init__(self, roster: Roster, outbox: Outbox, limits: MasterLimits) -> None:
+        self._roster = roster
+        self._outbox = outbox
+        self._limits = limits
+        self._waited_since: dict[PeerId, float] = {}
+        self._pinged_at: dict[PeerId, float] = {}
+
+    def limit(self, member: Member) -> float:
+        """How long this member may be silent while others wait for it."""
+        accepted = member.peer in self._roster.accepted
+        return self._limits.silence_s if accepted else self._limits.candidate_silence_s
+
+    def watch(self, waited_for: Iterable[PeerId], now: float) -> list[Member]:
+        """Ping those who are waited for; returns those who have been silent for too long."""
+        members = [member for peer in waited_for if (member := self._roster.member(peer)) is not None]
+        self._waited_since = {each.peer: self._waited_since.get(each.peer, now) for each in members}
+        self._pinged_at = {each.peer: self._pinged_at.get(each.peer, 0.0) for each in members}
+        silent = [each for each in members if self._silence(each, now) > self.limit(each)]
+        due = [each.peer for each in members if now - self._pinged_at[each.peer] >= self.limit(each) / PINGS_PER_LIMIT]
+        self._pinged_at.update(dict.fromkeys(due, now))
+        self._outbox.send(due, Ping())
+        return silent
+
+    def _silence(self, member: Member, now: float) -> float:
+        return now - max(member.heard_at, self._waited_since[member.peer])
+
+    @property
+    def interval_s(self) -> float:
+        """How often `watch` must look for its limits to be kept to within a fifth."""
+        return min(self._limits.silence_s, self._limits.candidate_silence_s) / PINGS_PER_LIMIT

@@ -1,0 +1,283 @@
+"""The master's decisions: `handle(event, now)` takes what happened and returns what to do about it.
+
+Owns the dispatch of events, the pending question and the departure of peers; the rest is delegated: who is here
+(`roster`), votes and trial (`admission`), links (`wiring`), collectives (`collectives`), silence (`liveness`),
+contradicting calls (`divergence`) and the words for every wait (`waits`). A message is checked first and changes state
+after; one that breaks the protocol gets its sender kicked with the reason and hurts nobody else.
+"""
+
+from pccl.core.admission import Admission, Expulsion
+from pccl.core.ballot import Ballot
+from pccl.core.collectives import Collectives
+from pccl.core.divergence import OpenCall, contradicting, describe
+from pccl.core.effects import Closed, MasterEffect, MasterEvent, Received, Tick
+from pccl.core.limits import MasterLimits
+from pccl.core.liveness import Liveness
+from pccl.core.messages import (
+    AskPending,
+    CollectiveSpec,
+    Done,
+    Failed,
+    Initiate,
+    Join,
+    Kick,
+    Leave,
+    LinkDown,
+    LinkUp,
+    PendingAnswer,
+    Ping,
+    Pong,
+    RefusedPending,
+    RefusedTopology,
+    ToMaster,
+    VoteTopology,
+    Welcome,
+)
+from pccl.core.outbox import Outbox, clip
+from pccl.core.roster import Member, Roster
+from pccl.core.violation import Violation
+from pccl.core.waits import Waits
+from pccl.core.wiring import Wiring
+from pccl.types import PeerId, short
+
+
+class Master:
+    """Decides who is in and which collective runs. It never sees a tensor."""
+
+    def __init__(self, run: str, limits: MasterLimits) -> None:
+        self.run = run
+        self.limits = limits
+        self.roster = Roster()
+        self.outbox = Outbox(self.roster)
+        self.wiring = Wiring(self.roster, self.outbox, limits)
+        self.admission = Admission(self.roster, self.wiring, self.outbox, limits)
+        self.collectives = Collectives(self.roster, self.outbox, limits)
+        self.liveness = Liveness(self.roster, self.outbox, limits)
+        self.pending = Ballot[None]("are_peers_pending", lambda: self.roster.accepted)
+        self.waits = Waits(self)
+        self._watch_at: float | None = None
+
+    # ── the interface ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def handle(self, event: MasterEvent, now: float) -> list[MasterEffect]:
+        """Take an event, return the effects to carry out in order."""
+        match event:
+            case Received():
+                self._receive(event, now)
+            case Closed():
+                member = self.roster.find(event.connection)
+                if member is not None:
+                    self._remove(member, f"its connection closed ({event.cause})", now)
+            case Tick():
+                self._pass_time(now)
+        self._progress(now)
+        return self.outbox.take()
+
+    def next_deadline(self) -> float | None:
+        """When `Tick` is due."""
+        deadlines = [each for each in (self.wiring.next_deadline(), self._watch_at) if each is not None]
+        return min(deadlines, default=None)
+
+    def explain(self) -> tuple[str, ...]:
+        """What the run waits for, and on whom; empty when nobody waits."""
+        return tuple(wait.sentence for wait in self.waits.all())
+
+    # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _receive(self, event: Received, now: float) -> None:
+        member = self.roster.find(event.connection)
+        if member is None:
+            self._greet(event, now)
+            return
+        member.heard_at = now
+        try:
+            self._dispatch(member, event.message, now)
+        except Violation as violation:
+            self._expel(member, f"it broke the protocol: {violation}", now)
+
+    def _greet(self, event: Received, now: float) -> None:
+        """The first message of a connection; anything else on an unknown one is the tail of one just closed."""
+        join = event.message
+        if not isinstance(join, Join):
+            self.outbox.close(event.connection)
+            return
+        reason = self._objection(join)
+        if reason:
+            self.outbox.send_connection(event.connection, Kick(reason))
+            self.outbox.close(event.connection)
+            return
+        member = Member(PeerId(join.peer), join.group, event.connection, (join.host or event.host, join.port))
+        member.lanes = join.lanes
+        member.joined_at = member.heard_at = now
+        self.roster.add_candidate(member, self.limits.default_lanes)
+        self.outbox.send((member.peer,), Welcome(self.run))
+
+    def _objection(self, join: Join) -> str:
+        """Why this peer cannot even be a candidate; empty if it can."""
+        if self.roster.member(PeerId(join.peer)) is not None:
+            return f"a peer with the id {join.peer} is already connected; every Communicator draws its own"
+        if len(self.roster) >= self.limits.peers_max:
+            return f"the run is full: {self.limits.peers_max} peers (peers_max of the master)"
+        lanes = self.roster.lanes.get(join.group)
+        if lanes is not None and join.lanes not in (0, lanes):
+            return (
+                f"group {join.group} uses {lanes} lanes per neighbour and you ask for {join.lanes}; "
+                "set p2p_connection_pool_size alike on all peers, or leave it at 0"
+            )
+        return ""
+
+    def _dispatch(self, member: Member, message: ToMaster, now: float) -> None:
+        match message:
+            case Ping():
+                self.outbox.send((member.peer,), Pong())
+            case Pong():
+                pass
+            case LinkUp(link=link):
+                self.wiring.report_up(member.peer, link, now)
+                self.collectives.touched[member.group] = None
+            case LinkDown(link=link, cause=cause):
+                self._break_link(member, link, cause, now)
+            case Leave():
+                self._remove(member, "it said goodbye", now)
+                self.outbox.close(member.connection)
+            case Join():
+                raise Violation("joined twice on one connection")
+            case _:
+                self._dispatch_accepted(member, message, now)
+
+    def _dispatch_accepted(self, member: Member, message: ToMaster, now: float) -> None:
+        """What only accepted peers may say."""
+        if member.peer not in self.roster.accepted:
+            raise Violation(f"sent {type(message).__name__} before it was accepted")
+        voted = member.peer in self.admission.ballot.votes
+        match message:
+            case VoteTopology():
+                if voted or self.collectives.in_flight(member.peer):
+                    raise Violation("voted for a topology twice, or while collectives of its own run")
+                self.admission.ballot.cast(member.peer, None, now)
+            case AskPending():
+                if voted or member.peer in self.pending.votes:
+                    raise Violation("asked for pending peers twice, or inside update_topology")
+                self.pending.cast(member.peer, None, now)
+            case Initiate(tag=tag, spec=spec):
+                if voted:
+                    raise Violation("initiated a collective inside update_topology")
+                self.collectives.initiate(member, tag, spec, now)
+            case Done(tag=tag, attempt=attempt):
+                self.collectives.report(member, tag, attempt, None, now)
+            case Failed(tag=tag, attempt=attempt, cause=cause):
+                self.collectives.report(member, tag, attempt, cause, now)
+
+    def _break_link(self, member: Member, number: int, cause: str, now: float) -> None:
+        link = self.wiring.report_down(member.peer, number, cause, now)
+        if link is not None:
+            self.collectives.break_link(link.group, f"a link broke at {short(member.peer)}: {cause}", now)
+
+    # ── departures ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _expel(self, member: Member, reason: str, now: float) -> None:
+        """Kick an accepted peer or refuse a candidate; either way it learns why."""
+        self.outbox.send((member.peer,), Kick(clip(reason)))
+        self.outbox.close(member.connection)
+        self._remove(member, f"the master kicked it: {reason}", now)
+
+    def _remove(self, member: Member, how: str, now: float) -> None:
+        """Somebody is gone: leave every ballot, ring, trial and collective without it."""
+        accepted = member.peer in self.roster.accepted
+        self.roster.remove(member)
+        self.wiring.forget(member.peer)
+        self.admission.forget(member)
+        self.pending.forget(member.peer)
+        kind = "candidate" if not accepted else f"epoch {self.roster.epoch}:"
+        self.outbox.note(f"{kind} {short(member.peer)} is gone: {how}; {len(self.roster.accepted)} peers")
+        if accepted:
+            self.admission.push()
+            self.collectives.lose(member, how, now)
+        self.admission.rewire(member.group, now)
+
+    # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _progress(self, now: float) -> None:
+        """Do whatever the last event made possible."""
+        while self._judge(now) or self.admission.advance(now):
+            pass
+        if self.pending.complete:
+            self.outbox.send(self.pending.votes, PendingAnswer(bool(self.roster.candidates)))
+            self.pending.clear()
+        self._refuse_contradicting(now)
+        while self.collectives.touched:
+            group, _ = self.collectives.touched.popitem()
+            self.collectives.advance(group, self.wiring.stands(group), now)
+        self.wiring.flush()
+        if self._watch_at is None and self._anybody_waits():
+            self._watch_at = now + self._watch_interval()
+
+    def _judge(self, now: float) -> bool:
+        verdict = self.admission.judge(now)
+        if isinstance(verdict, Expulsion):
+            self._expel(verdict.member, verdict.reason, now)
+        return bool(verdict)
+
+    def _refuse_contradicting(self, now: float) -> None:
+        """Answer calls that can never complete together with an error that names who waits for what."""
+        topology = self.admission.ballot
+        if not topology.votes or self.admission.trial is not None:
+            return
+        lives = self.collectives.voting()
+        if not lives and not self.pending.votes:
+            return
+        ballots: list[Ballot[None] | Ballot[CollectiveSpec]] = [
+            topology,
+            self.pending,
+            *(life.ballot for life in lives),
+        ]
+        calls = [
+            OpenCall(ballot.question, ballot is topology, tuple(ballot.votes), ballot.missing()) for ballot in ballots
+        ]
+        wrong = contradicting(calls)
+        reason = clip(describe(wrong))
+        refused = [ballot for ballot, call in zip(ballots, calls, strict=True) if call in wrong]
+        if topology in refused:
+            self.outbox.send(topology.votes, RefusedTopology(reason))
+            topology.clear()
+        if self.pending in refused:
+            self.outbox.send(self.pending.votes, RefusedPending(reason))
+            self.pending.clear()
+        for life in lives:
+            if life.ballot in refused:
+                self.collectives.refuse_contradicting(life, reason, now)
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _pass_time(self, now: float) -> None:
+        for link in self.wiring.pass_time(now):
+            self.collectives.break_link(link.group, link.explain(), now)
+        if self._watch_at is not None and self._watch_at <= now:
+            self._watch_at = None
+            for member in self.liveness.watch(self._waited_for(), now):
+                limit = self.liveness.limit(member)
+                self._expel(member, f"it sent nothing for {limit:g} s while others waited for it", now)
+            self.waits.tell(now)
+
+    def _watch_interval(self) -> float:
+        return min(self.liveness.interval_s, self.limits.explain_after_s)
+
+    def _anybody_waits(self) -> bool:
+        return bool(
+            self.admission.ballot.votes
+            or self.roster.candidates
+            or self.pending.votes
+            or not self.collectives.idle
+            or not self.wiring.complete
+        )
+
+    def _waited_for(self) -> dict[PeerId, None]:
+        """Everybody whose next message somebody waits for."""
+        waited: dict[PeerId, None] = dict.fromkeys(self.pending.missing())
+        if self.admission.trial is None:
+            waited.update(dict.fromkeys(self.admission.ballot.missing()))
+        for life in self.collectives.lives():
+            waited.update(dict.fromkeys(life.waits_for()))
+        for link in self.wiring.all_missing():
+            waited.update(dict.fromkeys(peer for peer in link.ends if peer not in link.up))
+        return waited

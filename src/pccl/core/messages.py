@@ -1,0 +1,298 @@
+"""Every control message, one frozen struct each, grouped by direction.
+
+A struct is the whole truth about its message: `wire/` encodes and validates it from these annotations, so a field's
+type and bounds are the only checks its receiver gets before the core sees it. Bounds exist so that a hostile sender
+cannot make the receiver allocate or print much; each is far above what an honest one needs.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from pccl.types import DataType, PeerId, ReduceOp
+
+Id = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z_-]{1,64}\Z")]
+"""Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
+Text = Annotated[str, Meta(max_length=4096)]
+"""A sentence for a person; 4096 characters hold the names of a hundred peers."""
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Tag = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Lane = Annotated[int, Meta(ge=0, le=1023)]
+LaneCount = Annotated[int, Meta(ge=0, le=1024)]
+"""1,024 connections to one neighbour are four times what PCCL's authors needed for 45 Gbit/s over a continent."""
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Host = Annotated[str, Meta(max_length=255)]
+"""255 is the longest name DNS allows."""
+
+
+class CollectiveSpec(Struct, frozen=True):
+    """What the peers of a group must agree on before a collective moves a byte."""
+
+    count: Number
+    dtype: DataType
+    op: ReduceOp
+    codec: Annotated[str, Meta(max_length=64)] = "none"
+
+    def __str__(self) -> str:
+        return f"{self.count} x {self.dtype.name} {self.op.name} codec={self.codec}"
+
+
+class LinkSpec(Struct, frozen=True):
+    """One link that a peer shall have: all lanes between it and one neighbour, numbered as one thing."""
+
+    number: Number
+    peer: Id
+    dial: bool
+    """True at exactly one end: this end opens the connections."""
+    host: Host
+    port: Port
+    lanes: Annotated[int, Meta(ge=1, le=1024)]
+
+
+# ── peer → master ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Join(Struct, frozen=True, tag=True):
+    """First message of a control connection: who I am and where my future neighbours can dial me."""
+
+    peer: Id
+    group: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+    host: Host
+    """Empty: use the address that the master sees me come from."""
+    port: Port
+    lanes: LaneCount
+    """Lanes per neighbour that I ask for; 0 leaves it to the group."""
+
+
+class VoteTopology(Struct, frozen=True, tag=True):
+    """`update_topology`: I agree to admit whoever waits."""
+
+
+class AskPending(Struct, frozen=True, tag=True):
+    """`are_peers_pending`: my vote to be told whether candidates wait."""
+
+
+class Initiate(Struct, frozen=True, tag=True):
+    """My vote to run the collective `tag` with exactly these parameters."""
+
+    tag: Tag
+    spec: CollectiveSpec
+
+
+class Done(Struct, frozen=True, tag=True):
+    """My part of this attempt is complete; I hold both input and result until the outcome is known."""
+
+    tag: Tag
+    attempt: Number
+
+
+class Failed(Struct, frozen=True, tag=True):
+    """My part of this attempt has stopped without a result; also the answer to `Abort`."""
+
+    tag: Tag
+    attempt: Number
+    cause: Text
+
+
+class LinkUp(Struct, frozen=True, tag=True):
+    """All lanes of this link stand at my end."""
+
+    link: Number
+
+
+class LinkDown(Struct, frozen=True, tag=True):
+    """This link could not be made, or stood and broke; I have closed what was there of it."""
+
+    link: Number
+    cause: Text
+
+
+class Leave(Struct, frozen=True, tag=True):
+    """Goodbye."""
+
+
+# ── master → peer ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Welcome(Struct, frozen=True, tag=True):
+    """The join was heard: the peer is a candidate of this run."""
+
+    run: Id
+
+
+class Wire(Struct, frozen=True, tag=True):
+    """Exactly these links shall stand at your end: make what is missing, close what is not listed."""
+
+    links: Annotated[tuple[LinkSpec, ...], Meta(max_length=4096)]
+
+
+class Topology(Struct, frozen=True, tag=True):
+    """A new epoch. The first one that a candidate receives is its acceptance."""
+
+    epoch: Number
+    ring: Annotated[tuple[Id, ...], Meta(max_length=65536)]
+    """Your group's ring, the same for every member."""
+    global_size: Number
+    groups: Number
+    largest_group: Number
+
+
+class TopologyUpdated(Struct, frozen=True, tag=True):
+    """Answer to `VoteTopology`; the `Topology` before it on this connection is the one agreed on."""
+
+
+class PendingAnswer(Struct, frozen=True, tag=True):
+    """Answer to `AskPending`, the same for every voter."""
+
+    pending: bool
+
+
+class Start(Struct, frozen=True, tag=True):
+    """Every vote is in: run it over the ring of `epoch`, on these lanes of each link, yours until you report."""
+
+    tag: Tag
+    attempt: Number
+    epoch: Number
+    lanes: Annotated[tuple[Lane, ...], Meta(min_length=1, max_length=1024)]
+
+
+class Abort(Struct, frozen=True, tag=True):
+    """Stop this attempt, report, and wait for its outcome."""
+
+    tag: Tag
+    attempt: Number
+    reason: Text
+
+
+class Outcome(Struct, frozen=True, tag=True):
+    """The one verdict on an attempt, the same for every peer that lives. When aborted, the group is already rewired."""
+
+    tag: Tag
+    attempt: Number
+    committed: bool
+    reason: Text
+    lost: Annotated[tuple[Id, ...], Meta(max_length=65536)]
+
+
+class RefusedTopology(Struct, frozen=True, tag=True):
+    """`VoteTopology` cannot be answered: it contradicts what other peers wait in."""
+
+    reason: Text
+
+
+class RefusedPending(Struct, frozen=True, tag=True):
+    """`AskPending` cannot be answered: it contradicts what other peers wait in."""
+
+    reason: Text
+
+
+class RefusedCollective(Struct, frozen=True, tag=True):
+    """`Initiate` did not lead to a start; no byte has moved."""
+
+    tag: Tag
+    too_few: bool
+    """True: the group has fewer than two peers. False: the peers disagree; the reason names both sides."""
+    reason: Text
+
+
+class Waiting(Struct, frozen=True, tag=True):
+    """Why your call has not been answered yet."""
+
+    reason: Text
+
+
+class Kick(Struct, frozen=True, tag=True):
+    """You are out (or not let in), and why. The connection closes after this."""
+
+    reason: Text
+
+
+# ── both ways ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Ping(Struct, frozen=True, tag=True):
+    """Are you there? Sent only while somebody waits for the receiver."""
+
+
+class Pong(Struct, frozen=True, tag=True):
+    """I am here."""
+
+
+# ── peer → peer, first frame of a lane ───────────────────────────────────────────────────────────────────────────────
+
+
+class LaneHello(Struct, frozen=True, tag=True):
+    """First frame of a lane, from the end that dialled."""
+
+    run: Id
+    sender: Id
+    receiver: Id
+    """Whom I mean to reach: behind NAT or a reused port somebody else may answer."""
+    link: Number
+    lane: Lane
+    proof: Annotated[bytes, Meta(max_length=256)] = b""
+    """Room for a proof of identity."""
+
+
+class LaneAnswer(Struct, frozen=True, tag=True):
+    """The receiver's answer; after an accepted one the lane belongs to the data plane."""
+
+    accepted: bool
+    reason: Annotated[str, Meta(max_length=512)] = ""
+    """Short, so that the answer fits the frame that a dialler accepts from a stranger."""
+
+
+ToMaster = Join | VoteTopology | AskPending | Initiate | Done | Failed | LinkUp | LinkDown | Leave | Ping | Pong
+ToPeer = (
+    Welcome
+    | Wire
+    | Topology
+    | TopologyUpdated
+    | PendingAnswer
+    | Start
+    | Abort
+    | Outcome
+    | RefusedTopology
+    | RefusedPending
+    | RefusedCollective
+    | Waiting
+    | Kick
+    | Ping
+    | Pong
+)
+Between = LaneHello | LaneAnswer
+
+__all__ = [
+    "Abort",
+    "AskPending",
+    "Between",
+    "CollectiveSpec",
+    "Done",
+    "Failed",
+    "Initiate",
+    "Join",
+    "Kick",
+    "LaneAnswer",
+    "LaneHello",
+    "Leave",
+    "LinkDown",
+    "LinkSpec",
+    "LinkUp",
+    "Outcome",
+    "PeerId",
+    "PendingAnswer",
+    "Ping",
+    "Pong",
+    "RefusedCollective",
+    "RefusedPending",
+    "RefusedTopology",
+    "Start",
+    "ToMaster",
+    "ToPeer",
+    "Topology",
+    "TopologyUpdated",
+    "VoteTopology",
+    "Waiting",
+    "Welcome",
+    "Wire",
+]

@@ -1,0 +1,49 @@
+"""Effects gathered while the master handles one event, in order."""
+
+from collections.abc import Iterable
+
+from pccl.core.effects import Close, MasterEffect, Note, Send
+from pccl.core.messages import ToPeer
+from pccl.core.roster import Roster
+from pccl.types import PeerId
+
+TEXT_MAX = 4096
+"""The longest text a message may carry (`messages.Text`); longer ones are cut: the sentence still helps."""
+
+
+def clip(text: str) -> str:
+    """A text that any message can carry: short enough, and free of what UTF-8 cannot encode."""
+    text = text.encode("utf-8", "replace").decode("utf-8")
+    return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
+
+
+class Outbox:
+    """Addresses messages by peer; whoever is no longer connected is passed over."""
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._effects: list[MasterEffect] = []
+
+    def send(self, peers: Iterable[PeerId], message: ToPeer) -> None:
+        """One message to each of these peers."""
+        members = (self._roster.member(peer) for peer in peers)
+        connections = tuple(member.connection for member in members if member is not None)
+        if connections:
+            self._effects.append(Send(connections, message))
+
+    def send_connection(self, connection: int, message: ToPeer) -> None:
+        """One message to a connection that belongs to no member."""
+        self._effects.append(Send((connection,), message))
+
+    def close(self, connection: int) -> None:
+        """Close a connection once everything sent on it has gone."""
+        self._effects.append(Close(connection))
+
+    def note(self, reason: str) -> None:
+        """Tell the operator."""
+        self._effects.append(Note(reason))
+
+    def take(self) -> list[MasterEffect]:
+        """Everything gathered so far; the outbox is empty afterwards."""
+        effects, self._effects = self._effects, []
+        return effects

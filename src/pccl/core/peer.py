@@ -1,0 +1,379 @@
+"""A peer's decisions: `handle(event, now)` takes what happened and returns what to do about it.
+
+Owns the peer's membership and its open calls; its part in collectives is kept by `runs`, its links by `lanes`. Every
+call is answered exactly once, whatever happens: with its answer, or with a `Failure` that says what to do next.
+"""
+
+from enum import Enum
+
+from msgspec import Struct
+
+from pccl.core.effects import (
+    Answer,
+    ArePeersPending,
+    Call,
+    CloseMaster,
+    Collective,
+    DialFailed,
+    Failure,
+    FailureKind,
+    FromMaster,
+    LaneClosed,
+    LaneDialled,
+    LaneOffered,
+    MasterClosed,
+    MasterUp,
+    Note,
+    PeerEffect,
+    PeerEvent,
+    Resolve,
+    RunEnded,
+    SayGoodbye,
+    SendMaster,
+    Tick,
+    UpdateTopology,
+    WaitAccepted,
+)
+from pccl.core.lanes import Lanes
+from pccl.core.limits import PeerLimits
+from pccl.core.messages import (
+    Abort,
+    AskPending,
+    Join,
+    Kick,
+    Leave,
+    Outcome,
+    PendingAnswer,
+    Ping,
+    Pong,
+    RefusedCollective,
+    RefusedPending,
+    RefusedTopology,
+    Start,
+    ToMaster,
+    ToPeer,
+    Topology,
+    TopologyUpdated,
+    VoteTopology,
+    Waiting,
+    Welcome,
+    Wire,
+)
+from pccl.core.runs import Runs
+from pccl.core.violation import Violation
+from pccl.types import PeerId, short
+
+PINGS_PER_LIMIT = 5
+"""Pings to the master before it counts as lost."""
+
+
+class PeerIdentity(Struct, frozen=True):
+    """Who we are and where we can be dialled."""
+
+    peer: PeerId
+    group: int
+    host: str
+    """Empty: let the master use the address that it sees."""
+    port: int
+    lanes: int
+    """Lanes per neighbour; 0 leaves it to the group."""
+
+
+class Sizes(Struct, frozen=True):
+    """The attributes, as of the latest epoch."""
+
+    global_size: int = 0
+    group_size: int = 0
+    groups: int = 0
+    largest_group: int = 0
+
+
+class PeerStage(Enum):
+    """Where this peer is in its membership."""
+
+    OUTSIDE = "outside"
+    JOINING = "joining"
+    CANDIDATE = "candidate"
+    ACCEPTED = "accepted"
+    GONE = "gone"
+
+
+PEER_STAGES: dict[PeerStage, tuple[str, tuple[PeerStage, ...]]] = {
+    PeerStage.OUTSIDE: ("no connection to the master yet", (PeerStage.JOINING, PeerStage.GONE)),
+    PeerStage.JOINING: ("`Join` is sent", (PeerStage.CANDIDATE, PeerStage.GONE)),
+    PeerStage.CANDIDATE: ("welcomed; waits to be admitted", (PeerStage.ACCEPTED, PeerStage.GONE)),
+    PeerStage.ACCEPTED: ("on the roster", (PeerStage.GONE,)),
+    PeerStage.GONE: ("left, refused, kicked or without a master: every call fails with the reason", ()),
+}
+"""Meaning and successors of each stage; `docs/protocol.md` is checked against this table."""
+
+
+class Peer:
+    """Decides for one peer what its master's words and its user's calls lead to."""
+
+    def __init__(self, identity: PeerIdentity, limits: PeerLimits) -> None:
+        self.identity = identity
+        self.stage = PeerStage.OUTSIDE
+        self.epoch = 0
+        self.ring: tuple[PeerId, ...] = ()
+        self.sizes = Sizes()
+        self.waiting = ""
+        """Why our calls wait, in the master's words."""
+        self._limits = limits
+        self._effects: list[PeerEffect] = []
+        self._lanes = Lanes(identity.peer, limits, self._effects)
+        self._runs = Runs(identity.peer, self._lanes, self._effects)
+        self._calls: dict[str, int] = {}
+        """Open calls of which there can be one at a time: connect, update_topology, are_peers_pending, close."""
+        self._loss: Failure | None = None
+        """Why we are out, once we are."""
+        self._heard_at = 0.0
+        self._waiting_since: float | None = None
+        self._ping_at: float | None = None
+
+    # ── the interface ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def accepted(self) -> bool:
+        """On the roster."""
+        return self.stage is PeerStage.ACCEPTED
+
+    def handle(self, event: PeerEvent, now: float) -> list[PeerEffect]:
+        """Take an event, return the effects to carry out in order."""
+        match event:
+            case FromMaster(message=message):
+                self._receive(message, now)
+            case Call():
+                self._call(event)
+            case RunEnded():
+                self._runs.ended(event, self._loss)
+                self._finish_goodbye()
+            case MasterUp() | MasterClosed() | Tick():
+                self._connection_event(event, now)
+            case LaneOffered() | LaneDialled() | DialFailed() | LaneClosed():
+                self._lane_event(event, now)
+        self._watch(now)
+        effects = list(self._effects)
+        self._effects.clear()
+        return effects
+
+    def next_deadline(self) -> float | None:
+        """When `Tick` is due."""
+        deadlines = [each for each in (self._lanes.next_deadline(), self._ping_at) if each is not None]
+        return min(deadlines, default=None)
+
+    # ── connection, lanes, time ──────────────────────────────────────────────────────────────────────────────────────
+
+    def _connection_event(self, event: MasterUp | MasterClosed | Tick, now: float) -> None:
+        match event:
+            case MasterUp():
+                self._heard_at = now
+                self._become(PeerStage.JOINING)
+                me = self.identity
+                self._send(Join(me.peer, me.group, me.host, me.port, me.lanes))
+            case MasterClosed(cause=cause):
+                self._lose(
+                    FailureKind.MASTER_LOST, f"the master closed the connection ({cause}); build a new Communicator"
+                )
+            case Tick():
+                self._lanes.pass_time(now)
+                if self._ping_at is not None and self._ping_at <= now:
+                    self._ping(now)
+
+    def _lane_event(self, event: LaneOffered | LaneDialled | DialFailed | LaneClosed, now: float) -> None:
+        match event:
+            case LaneOffered(offer=offer, hello=hello):
+                self._lanes.offered(offer, hello, now)
+            case LaneDialled(link=link, lane=lane):
+                self._lanes.dialled(link, lane)
+            case DialFailed(link=link, cause=cause) | LaneClosed(link=link, cause=cause):
+                self._lanes.broke(link, cause)
+
+    def _watch(self, now: float) -> None:
+        """While a call waits, the master must show signs of life; otherwise its silence is none of our business."""
+        if self._loss is not None or not (self._calls or self._runs.tags):
+            self._waiting_since = self._ping_at = None
+            self.waiting = ""
+        elif self._waiting_since is None:
+            self._waiting_since = now
+            self._ping_at = now + self._limits.master_silence_s / PINGS_PER_LIMIT
+
+    def _ping(self, now: float) -> None:
+        limit = self._limits.master_silence_s
+        if now - max(self._heard_at, self._waiting_since or now) >= limit:
+            self._effects.append(CloseMaster())
+            self._lose(FailureKind.MASTER_LOST, f"the master sent nothing for {limit:g} s; build a new Communicator")
+        else:
+            self._send(Ping())
+            self._ping_at = now + limit / PINGS_PER_LIMIT
+
+    # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _call(self, event: Call) -> None:
+        call, request = event.call, event.request
+        if isinstance(request, SayGoodbye):
+            self._say_goodbye(call)
+        elif self._loss is not None:
+            self._resolve(call, self._loss)
+        elif isinstance(request, WaitAccepted):
+            self._open(call, "connect", None)
+        elif not self.accepted:
+            self._fail(call, FailureKind.USAGE, "connect first: this peer is not accepted yet")
+        else:
+            self._call_accepted(call, request)
+
+    def _call_accepted(self, call: int, request: UpdateTopology | ArePeersPending | Collective) -> None:
+        match request:
+            case UpdateTopology() if self._runs.tags:
+                tags = ", ".join(str(tag) for tag in self._runs.tags[:8])
+                self._fail(
+                    call,
+                    FailureKind.UNFINISHED_COLLECTIVES,
+                    f"update_topology needs every collective to be waited for first; unfinished tags: {tags}",
+                )
+            case UpdateTopology():
+                self._open(call, "update_topology", VoteTopology())
+            case ArePeersPending() if "update_topology" in self._calls:
+                self._fail(call, FailureKind.USAGE, "are_peers_pending was called while update_topology waits")
+            case ArePeersPending():
+                self._open(call, "are_peers_pending", AskPending())
+            case Collective():
+                self._initiate(call, request)
+
+    def _open(self, call: int, name: str, message: ToMaster | None) -> None:
+        if name in self._calls:
+            self._fail(call, FailureKind.USAGE, f"{name} is already waiting in another thread; wait for it first")
+            return
+        self._calls[name] = call
+        if message is not None:
+            self._send(message)
+
+    def _initiate(self, call: int, request: Collective) -> None:
+        tag = request.tag
+        if "update_topology" in self._calls:
+            self._fail(call, FailureKind.USAGE, f"collective tag {tag} was launched while update_topology waits")
+        elif tag in self._runs.tags:
+            reason = f"tag {tag} is in flight; wait for it, or choose another tag"
+            self._fail(call, FailureKind.TAG_IN_USE, reason, tag)
+        elif len(self.ring) < 2:
+            reason = "this group has no other accepted peer; admit one with update_topology"
+            self._fail(call, FailureKind.TOO_FEW_PEERS, reason, tag)
+        else:
+            self._runs.initiate(call, tag, request.spec)
+
+    def _say_goodbye(self, call: int) -> None:
+        """Leave if we are in, and answer once nothing of ours runs any more."""
+        if "close" in self._calls:
+            self._fail(call, FailureKind.USAGE, "close is already waiting in another thread")
+            return
+        self._calls["close"] = call
+        if self._loss is None:
+            if self.stage is not PeerStage.OUTSIDE:
+                self._send(Leave())
+                self._effects.append(CloseMaster())
+            self._lose(FailureKind.CLOSED, "this Communicator was closed")
+        self._finish_goodbye()
+
+    def _finish_goodbye(self) -> None:
+        if self._loss is not None and not self._runs.tags and "close" in self._calls:
+            self._resolve(self._calls.pop("close"), None)
+
+    # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _receive(self, message: ToPeer, now: float) -> None:
+        if self._loss is not None:
+            return
+        self._heard_at = now
+        try:
+            self._dispatch(message, now)
+        except Violation as violation:
+            self._effects.append(CloseMaster())
+            self._lose(
+                FailureKind.PROTOCOL, f"the master broke the protocol: {violation}; are both of the same version?"
+            )
+
+    def _dispatch(self, message: ToPeer, now: float) -> None:
+        match message:
+            case Welcome(run=run):
+                self._become(PeerStage.CANDIDATE)
+                self._lanes.run = run
+            case Wire(links=links):
+                self._lanes.wire(links, now)
+            case Topology():
+                self._adopt(message)
+            case Waiting(reason=reason):
+                self.waiting = reason
+                self._effects.append(Note(reason))
+            case Kick(reason=reason):
+                self._be_kicked(reason)
+            case Ping():
+                self._send(Pong())
+            case Pong():
+                pass
+            case Start() | Abort() | Outcome() | RefusedCollective():
+                self._runs.dispatch(message, self.epoch, self.ring)
+            case TopologyUpdated() | RefusedTopology():
+                self._answer("update_topology", message)
+            case PendingAnswer() | RefusedPending():
+                self._answer("are_peers_pending", message)
+
+    def _answer(self, name: str, message: TopologyUpdated | RefusedTopology | PendingAnswer | RefusedPending) -> None:
+        call = self._calls.pop(name, None)
+        if call is None:
+            raise Violation(f"{type(message).__name__} answers no call of ours")
+        match message:
+            case TopologyUpdated():
+                self._resolve(call, None)
+            case PendingAnswer(pending=pending):
+                self._resolve(call, pending)
+            case RefusedTopology(reason=reason) | RefusedPending(reason=reason):
+                self._fail(call, FailureKind.MISMATCH, reason)
+
+    def _adopt(self, topology: Topology) -> None:
+        """A new epoch; the first one is our acceptance."""
+        if topology.epoch <= self.epoch or self.identity.peer not in topology.ring:
+            raise Violation(f"epoch {topology.epoch} after {self.epoch}, or a ring without us")
+        if not self.accepted:
+            self._become(PeerStage.ACCEPTED)
+        self.epoch = topology.epoch
+        self.ring = tuple(PeerId(peer) for peer in topology.ring)
+        self.sizes = Sizes(topology.global_size, len(self.ring), topology.groups, topology.largest_group)
+        connect = self._calls.pop("connect", None)
+        if connect is not None:
+            self._resolve(connect, None)
+
+    def _be_kicked(self, reason: str) -> None:
+        self._effects.append(CloseMaster())
+        if self.accepted:
+            self._lose(FailureKind.KICKED, f"the master kicked {short(self.identity.peer)}: {reason}")
+        else:
+            self._lose(FailureKind.REFUSED, f"the master refused {short(self.identity.peer)}: {reason}")
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _lose(self, kind: FailureKind, reason: str) -> None:
+        """We are out. Everything that waits fails now; what runs is stopped first and fails when it has."""
+        if self._loss is not None:
+            return
+        self._become(PeerStage.GONE)
+        self._loss = Failure(kind, reason)
+        for name in [name for name in self._calls if name != "close"]:
+            self._resolve(self._calls.pop(name), self._loss)
+        self._runs.lose(self._loss)
+        self._lanes.close_all()
+
+    # ── small helpers ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _become(self, stage: PeerStage) -> None:
+        if stage not in PEER_STAGES[self.stage][1]:
+            raise Violation(f"{self.stage.value} cannot become {stage.value}")
+        self.stage = stage
+
+    def _send(self, message: ToMaster) -> None:
+        self._effects.append(SendMaster(message))
+
+    def _resolve(self, call: int, answer: Answer) -> None:
+        self._effects.append(Resolve(call, answer))
+
+    def _fail(self, call: int, kind: FailureKind, reason: str, tag: int | None = None) -> None:
+        self._resolve(call, Failure(kind, reason, tag))

@@ -1,0 +1,113 @@
+"""Who is here: candidates, accepted peers, their groups and rings, and the epoch that numbers all of it.
+
+Owns membership and nothing else: it does not know how peers come to be accepted or why they go.
+"""
+
+from collections.abc import Iterable
+
+from pccl.core.messages import Topology
+from pccl.core.ring import Pair
+from pccl.types import PeerId
+
+
+class Member:
+    """One connected peer, from its `Join` to the end of its connection."""
+
+    __slots__ = ("connection", "dials", "group", "heard_at", "host", "joined_at", "lanes", "peer", "port", "seniority")
+
+    def __init__(self, peer: PeerId, group: int, connection: int, address: tuple[str, int]) -> None:
+        self.peer = peer
+        self.group = group
+        self.connection = connection
+        self.host, self.port = address
+        self.lanes = 0
+        self.seniority = 0
+        """Order of arrival: the younger of two gives way."""
+        self.dials = False
+        """Links with this peer stood only when it was the one that dialled: it is probably behind NAT."""
+        self.joined_at = 0.0
+        self.heard_at = 0.0
+
+
+class Roster:
+    """Candidates and accepted peers. Invariant: each accepted peer is in exactly one ring, its group's."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.accepted: dict[PeerId, Member] = {}
+        self.candidates: dict[PeerId, Member] = {}
+        self.rings: dict[int, tuple[PeerId, ...]] = {}
+        self.lanes: dict[int, int] = {}
+        """Lanes per link, fixed for a group by the first that joined it: every member must cut stripes alike."""
+        self._connections: dict[int, Member] = {}
+        self._arrivals = 0
+
+    def find(self, connection: int) -> Member | None:
+        """The member on a connection."""
+        return self._connections.get(connection)
+
+    def member(self, peer: PeerId) -> Member | None:
+        """The member with this id."""
+        return self.accepted.get(peer) or self.candidates.get(peer)
+
+    def younger(self, pair: Pair) -> Member:
+        """Of two members, the one that came later."""
+        return max((self._known(peer) for peer in pair), key=lambda member: member.seniority)
+
+    def _known(self, peer: PeerId) -> Member:
+        member = self.member(peer)
+        assert member is not None, f"{peer} is on no roster"
+        return member
+
+    def ring(self, group: int) -> tuple[PeerId, ...]:
+        """The ring of a group, empty if it has no accepted peer."""
+        return self.rings.get(group, ())
+
+    def __len__(self) -> int:
+        return len(self.accepted) + len(self.candidates)
+
+    def add_candidate(self, member: Member, default_lanes: int) -> None:
+        """Somebody joined."""
+        self._arrivals += 1
+        self.lanes.setdefault(member.group, member.lanes or default_lanes)
+        member.seniority = self._arrivals
+        self.candidates[member.peer] = member
+        self._connections[member.connection] = member
+
+    def accept(self, peers: Iterable[PeerId], rings: dict[int, tuple[PeerId, ...]]) -> None:
+        """These candidates are in, as members of these rings."""
+        for peer in peers:
+            self.accepted[peer] = self.candidates.pop(peer)
+        self.rings.update(rings)
+        self.epoch += 1
+
+    def reorder(self, group: int, ring: tuple[PeerId, ...]) -> None:
+        """The same members in another order."""
+        self.rings[group] = ring
+        self.epoch += 1
+
+    def remove(self, member: Member) -> None:
+        """A member is gone. An accepted one leaves its ring, which is a new epoch."""
+        del self._connections[member.connection]
+        if self.candidates.pop(member.peer, None) is None:
+            del self.accepted[member.peer]
+            self._shrink(member)
+        if not any(other.group == member.group for other in self._connections.values()):
+            del self.lanes[member.group]
+
+    def _shrink(self, member: Member) -> None:
+        ring = tuple(peer for peer in self.rings[member.group] if peer != member.peer)
+        self.rings[member.group] = ring
+        if not ring:
+            del self.rings[member.group]
+        self.epoch += 1
+
+    def topology(self, group: int) -> Topology:
+        """What the members of a group are told about this epoch."""
+        return Topology(
+            epoch=self.epoch,
+            ring=self.ring(group),
+            global_size=len(self.accepted),
+            groups=len(self.rings),
+            largest_group=max(len(ring) for ring in self.rings.values()),
+        )

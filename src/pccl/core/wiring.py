@@ -1,0 +1,284 @@
+"""The links that shall stand, and whether they do: the master's picture of all lanes between neighbours.
+
+A **link** is all lanes between two neighbours, made together and numbered as one thing. The master states which links
+each peer shall have (`Wire`), the peers report each one up or down, and a link stands when both ends say so. Nothing
+is ever repaired in place: a link that fails gets a new number and is dialled from the other end, so that a late report
+about the old one is recognised by its number and ignored.
+
+Does not know why a link is wanted, nor what becomes of peers that cannot reach each other: see `admission.py`.
+"""
+
+from collections.abc import Iterator
+from enum import Enum
+
+from pccl.core.limits import MasterLimits
+from pccl.core.messages import LinkSpec, Wire
+from pccl.core.outbox import Outbox, clip
+from pccl.core.ring import Pair
+from pccl.core.roster import Member, Roster
+from pccl.types import PeerId, short
+
+
+class LinkStage(Enum):
+    """Where a link is in its life."""
+
+    DIALLING = "dialling"
+    STANDING = "standing"
+    RESTING = "resting"
+
+
+LINK_STAGES: dict[LinkStage, tuple[str, tuple[LinkStage, ...]]] = {
+    LinkStage.DIALLING: (
+        "one end dials, at most one end has reported up, until `link_timeout_s`",
+        (LinkStage.STANDING, LinkStage.DIALLING, LinkStage.RESTING),
+    ),
+    LinkStage.STANDING: ("both ends reported up", (LinkStage.DIALLING, LinkStage.RESTING)),
+    LinkStage.RESTING: ("failed from both ends; dialled again after `redial_s`", (LinkStage.DIALLING,)),
+}
+"""Meaning and successors of each stage; `docs/protocol.md` is checked against this table."""
+
+
+class Link:
+    """One link: who dials it, who says that it is up, and its record of failures since it last stood for a while."""
+
+    def __init__(self, number: int, group: int, ends: Pair, now: float) -> None:
+        self.number = number
+        self.group = group
+        self.ends = ends
+        self.dialler: PeerId = ends[0]
+        self.stage = LinkStage.DIALLING
+        self.up: list[PeerId] = []
+        self.failures = 0
+        self.causes: dict[PeerId, str] = {}
+        """Why it failed the last time each end dialled."""
+        self.wanted_at = now
+        self.changed_at = now
+        self.deadline: float | None = None
+        """End of dialling or of resting."""
+
+    def become(self, stage: LinkStage, now: float, deadline: float | None) -> None:
+        """Enter a stage; only the successors of the present one are possible."""
+        assert stage in LINK_STAGES[self.stage][1], f"link {self.number}: {self.stage} cannot become {stage}"
+        self.stage, self.changed_at, self.deadline = stage, now, deadline
+
+    @property
+    def target(self) -> PeerId:
+        """The end that is dialled."""
+        return self.ends[1] if self.dialler == self.ends[0] else self.ends[0]
+
+    def flip(self) -> None:
+        """Let the other end dial."""
+        self.dialler = self.target
+
+    def explain(self) -> str:
+        """What is known about it, for a sentence."""
+        causes = "; ".join(f"{short(peer)} dialled: {cause}" for peer, cause in self.causes.items())
+        absent = " and ".join(short(peer) for peer in self.ends if peer not in self.up)
+        return f"the link {short(self.ends[0])}–{short(self.ends[1])}: {causes or f'no word yet from {absent}'}"
+
+
+class Wiring:
+    """All links of all groups."""
+
+    def __init__(self, roster: Roster, outbox: Outbox, limits: MasterLimits) -> None:
+        self.avoided: dict[Pair, float] = {}
+        """Pairs that could not reach each other, and until when rings are built around them."""
+        self._roster = roster
+        self._outbox = outbox
+        self._limits = limits
+        self._links: dict[Pair, Link] = {}
+        self._numbered: dict[int, Link] = {}
+        self._ends: dict[PeerId, dict[Pair, Link]] = {}
+        """The links of each peer."""
+        self._timed: dict[Pair, Link] = {}
+        """The links with a deadline, which are those that do not stand."""
+        self._failing: dict[Pair, Link] = {}
+        """The links that failed from both ends since they last stood."""
+        self._missing: dict[int, dict[Pair, None]] = {}
+        """Per group, the needed pairs whose link does not stand."""
+        self._needed: dict[int, frozenset[Pair]] = {}
+        self._sent: dict[PeerId, tuple[LinkSpec, ...]] = {}
+        self._stale: dict[PeerId, None] = {}
+        """Peers whose links have changed since their last `Wire`."""
+        self._last_number = 0
+
+    # ── what shall stand ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def want(self, group: int, need: tuple[Pair, ...], keep: tuple[Pair, ...], now: float) -> None:
+        """From now on the group needs these pairs linked; links of the other pairs are kept if they are there."""
+        wanted = frozenset(need + keep)
+        for link in [link for link in self._links.values() if link.group == group and link.ends not in wanted]:
+            self._discard(link)
+        for ends in need:
+            if ends not in self._links:
+                self._create(group, ends, now)
+        self._needed[group] = frozenset(need)
+        self._missing[group] = dict.fromkeys(ends for ends in need if self._links[ends].stage is not LinkStage.STANDING)
+
+    def _create(self, group: int, ends: Pair, now: float) -> None:
+        link = Link(self._next_number(), group, ends, now)
+        link.dialler = self._first_dialler(ends)
+        link.deadline = now + self._limits.link_timeout_s
+        self._links[ends] = self._numbered[link.number] = self._timed[ends] = link
+        for peer in ends:
+            self._ends.setdefault(peer, {})[ends] = link
+        self._stale.update(dict.fromkeys(ends))
+
+    def _first_dialler(self, ends: Pair) -> PeerId:
+        """A peer behind NAT dials; otherwise the younger does, since the older has been reached by others before."""
+        a, b = (self._roster.member(peer) for peer in ends)
+        if a is not None and b is not None and a.dials != b.dials:
+            return a.peer if a.dials else b.peer
+        return self._roster.younger(ends).peer
+
+    def _discard(self, link: Link) -> None:
+        del self._links[link.ends], self._numbered[link.number]
+        self._timed.pop(link.ends, None)
+        self._failing.pop(link.ends, None)
+        for peer in link.ends:
+            del self._ends[peer][link.ends]
+        self._stale.update(dict.fromkeys(link.ends))
+
+    def forget(self, peer: PeerId) -> None:
+        """A peer is gone: so are its links, and what was held against its pairs."""
+        for link in list(self._ends.get(peer, {}).values()):
+            self._discard(link)
+            self._missing[link.group].pop(link.ends, None)
+        self._ends.pop(peer, None)
+        self.avoided = {ends: until for ends, until in self.avoided.items() if peer not in ends}
+        self._sent.pop(peer, None)
+        self._stale.pop(peer, None)
+
+    # ── what the peers report ────────────────────────────────────────────────────────────────────────────────────────
+
+    def report_up(self, peer: PeerId, number: int, now: float) -> None:
+        """One end says that its lanes stand; a report about an old number is late, not wrong."""
+        link = self._numbered.get(number)
+        if link is None or peer not in link.ends or peer in link.up or link.stage is not LinkStage.DIALLING:
+            return
+        link.up.append(peer)
+        if len(link.up) == 2:
+            link.become(LinkStage.STANDING, now, None)
+            del self._timed[link.ends]
+            self._failing.pop(link.ends, None)
+            self._missing[link.group].pop(link.ends, None)
+            self._remember_direction(link)
+
+    def _remember_direction(self, link: Link) -> None:
+        dialler = self._roster.member(link.dialler)
+        if dialler is not None and link.target in link.causes:
+            dialler.dials = True
+
+    def report_down(self, peer: PeerId, number: int, cause: str, now: float) -> Link | None:
+        """One end says that the link failed: it is renumbered and dialled anew. None if the report is late."""
+        link = self._numbered.get(number)
+        if link is None or peer not in link.ends:
+            return None
+        self._fail(link, cause, now)
+        return link
+
+    def _fail(self, link: Link, cause: str, now: float) -> None:
+        if link.stage is LinkStage.STANDING and now - link.changed_at >= self._limits.link_stable_s:
+            link.failures, link.causes, link.wanted_at = 0, {}, now
+        else:
+            link.causes[link.dialler] = clip(cause)
+            link.failures += 1
+            link.flip()
+        self._renumber(link)
+        self._timed[link.ends] = link
+        if link.failures >= 2:
+            self._failing[link.ends] = link
+        if link.failures >= 2 and link.failures % 2 == 0:
+            link.become(LinkStage.RESTING, now, now + self._limits.redial_s)
+        else:
+            link.become(LinkStage.DIALLING, now, now + self._limits.link_timeout_s)
+
+    def _renumber(self, link: Link) -> None:
+        """A new number, told in the very next `Wire`: peers rely on numbers they do not know yet being the highest."""
+        del self._numbered[link.number]
+        link.number = self._next_number()
+        link.up = []
+        self._numbered[link.number] = link
+        self._stale.update(dict.fromkeys(link.ends))
+        if link.ends in self._needed[link.group]:
+            self._missing[link.group][link.ends] = None
+
+    def _next_number(self) -> int:
+        self._last_number += 1
+        return self._last_number
+
+    # ── what stands, what fails ──────────────────────────────────────────────────────────────────────────────────────
+
+    def stands(self, group: int) -> bool:
+        """Every link that the group needs stands."""
+        return not self._missing.get(group)
+
+    def missing(self, group: int) -> list[Link]:
+        """The links that the group waits for."""
+        return [self._links[ends] for ends in self._missing.get(group, ())]
+
+    @property
+    def complete(self) -> bool:
+        """Every link that any group needs stands."""
+        return not any(self._missing.values())
+
+    def failing(self) -> list[Link]:
+        """The needed links that failed from both ends."""
+        return [link for link in self._failing.values() if link.ends in self._missing[link.group]]
+
+    def all_missing(self) -> Iterator[Link]:
+        """The links that any group waits for."""
+        for group in self._missing:
+            yield from self.missing(group)
+
+    def standing(self, peer: PeerId) -> int:
+        """How many links of this peer stand."""
+        return sum(link.stage is LinkStage.STANDING for link in self._ends.get(peer, {}).values())
+
+    def avoid(self, ends: Pair, now: float) -> None:
+        """Build rings around this pair for a while."""
+        self.avoided[ends] = now + self._limits.avoid_s
+
+    def pass_time(self, now: float) -> list[Link]:
+        """Fail the links whose dialling took too long (they are returned) and dial the rested ones again."""
+        self.avoided = {ends: until for ends, until in self.avoided.items() if until > now}
+        late = []
+        for link in [link for link in self._timed.values() if link.deadline is not None and link.deadline <= now]:
+            if link.stage is LinkStage.RESTING:
+                self._renumber(link)
+                link.become(LinkStage.DIALLING, now, now + self._limits.link_timeout_s)
+            else:
+                absent = " and ".join(short(peer) for peer in link.ends if peer not in link.up)
+                self._fail(link, f"no word from {absent} within {self._limits.link_timeout_s:g} s", now)
+                late.append(link)
+        return late
+
+    def next_deadline(self) -> float | None:
+        """When `pass_time` has something to do."""
+        return min((link.deadline for link in self._timed.values() if link.deadline is not None), default=None)
+
+    # ── telling the peers ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def flush(self) -> None:
+        """Send each peer whose links have changed the list of all its links."""
+        stale, self._stale = self._stale, {}
+        for peer in stale:
+            member = self._roster.member(peer)
+            if member is not None:
+                self._tell(member)
+
+    def _tell(self, member: Member) -> None:
+        links = tuple(
+            self._spec(link, member)
+            for link in self._ends.get(member.peer, {}).values()
+            if link.stage is not LinkStage.RESTING
+        )
+        if links != self._sent.get(member.peer, ()):
+            self._sent[member.peer] = links
+            self._outbox.send((member.peer,), Wire(links))
+
+    def _spec(self, link: Link, member: Member) -> LinkSpec:
+        other = self._roster.member(link.ends[1] if link.ends[0] == member.peer else link.ends[0])
+        assert other is not None, "links of the gone are forgotten"
+        lanes = self._roster.lanes[link.group]
+        return LinkSpec(link.number, other.peer, link.dialler == member.peer, other.host, other.port, lanes)

@@ -1,0 +1,205 @@
+"""The two ends of a control connection: every byte of one goes through here.
+
+Owns preamble, frames, the orderly end and the bound on what waits to be sent, so that encryption can come without
+touching anything else. Must not know what a message says.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import cast
+
+from pccl.wire.framing import (
+    HELLO_FRAME_MAX,
+    PREAMBLE_BYTES,
+    REFUSAL_TEXT_MAX,
+    TO_MASTER_FRAME_MAX,
+    TO_PEER_FRAME_MAX,
+    FrameReader,
+    Purpose,
+    WireError,
+    WrongVersion,
+    frame,
+    parse_preamble,
+    parse_refusal,
+    preamble,
+    refusal,
+)
+
+BACKLOG_MAX = 2 * TO_PEER_FRAME_MAX
+"""Bytes kept for an end that does not read. Enough for the largest message behind another one; past it the connection
+is closed, or one stopped peer could fill the master's memory."""
+
+LINGER_S = 5.0
+"""After our last word the other end has this long to read it and to close. Closing at once would answer bytes that are
+still on their way to us with a reset, and a reset can overtake our last word, which is the reason for the end."""
+
+
+class ControlEnd(asyncio.Protocol):
+    """What both ends share: bytes in, frames out, and one report of the end with its cause."""
+
+    def __init__(self, frame_limit: int, on_closed: Callable[[str], None]) -> None:
+        self._reader = FrameReader(frame_limit)
+        self._on_closed = on_closed
+        self._transport: asyncio.Transport | None = None
+        self._head = bytearray()
+        self._spoken_to = False
+        """True once the other end's preamble was read and is ours."""
+        self._cause = ""
+        """Why it ends; not empty from the moment that this end gives up on it."""
+
+    # ── for the shells ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, body: bytes) -> None:
+        """Send one frame."""
+        self._write(frame(body))
+
+    def close(self, cause: str = "closed by this end") -> None:
+        """End it after what was sent has left, for which it has `LINGER_S`."""
+        self._cause = self._cause or cause
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._transport.write_eof()
+        asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+
+    def fail(self, cause: str) -> None:
+        """End it at once, because of this."""
+        self._cause = self._cause or cause
+        if self._transport is not None:
+            self._transport.abort()
+
+    # ── for asyncio ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if self._cause:  # Ended before it began.
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._cause:
+            return  # Nobody listens any more; read only so that our last word is not lost to a reset.
+        try:
+            if not self._spoken_to:
+                data = self._take_preamble(data)
+            if self._spoken_to:
+                for body in self._reader.feed(data):
+                    if not self._cause:
+                        self._take_frame(body)
+        except WireError as error:
+            self.fail(str(error))
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._transport = None
+        self._on_closed(self._cause or (str(error) if error else self._end_of_file()))
+
+    # ── for the two kinds of end ─────────────────────────────────────────────────────────────────────────────────────
+
+    def _take_frame(self, body: bytes) -> None:
+        raise NotImplementedError
+
+    def _take_purpose(self, head: bytes) -> None:
+        """Check the other end's preamble."""
+        raise NotImplementedError
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing() or self._cause:
+            return  # Its end is on its way to the core.
+        self._transport.write(data)
+        waiting = self._transport.get_write_buffer_size()
+        if waiting > BACKLOG_MAX:
+            self.fail(f"it does not read: {waiting} bytes wait to be sent")
+
+    def _take_preamble(self, data: bytes) -> bytes:
+        """Collect the preamble; the bytes behind it."""
+        missing = PREAMBLE_BYTES - len(self._head)
+        self._head += data[:missing]
+        # A stranger gives itself away with its first bytes: no need to wait for more of them.
+        if len(self._head) == PREAMBLE_BYTES or not b"PCCL".startswith(self._head[:4]):
+            self._take_purpose(bytes(self._head))
+        return data[missing:]
+
+    def _end_of_file(self) -> str:
+        if self._reader.buffered or (self._head and not self._spoken_to):
+            return "the connection ended in the middle of a message"
+        return "the connection was closed"
+
+
+class MasterEnd(ControlEnd):
+    """The master's end. A stranger gets no answer, but one of another version gets it in words."""
+
+    def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None]) -> None:
+        super().__init__(HELLO_FRAME_MAX, on_closed)
+        self._on_frame = on_frame
+
+    def _take_purpose(self, head: bytes) -> None:
+        try:
+            purpose = parse_preamble(head)
+        except WrongVersion as error:
+            self._refuse(f"the master refuses this connection: seen from the master, {error}")
+            return
+        if purpose is not Purpose.CONTROL:
+            self._refuse("this is the port of a master, and lanes lead from peer to peer: check the announced address")
+            return
+        self._spoken_to = True
+        self._write(preamble(Purpose.CONTROL))
+
+    def _take_frame(self, body: bytes) -> None:
+        # Whoever has greeted is counted and bounded by the core; only strangers are kept to small frames.
+        self._reader.limit = TO_MASTER_FRAME_MAX
+        self._on_frame(body)
+
+    def _refuse(self, reason: str) -> None:
+        self._write(refusal(reason))
+        self.close(reason)
+
+
+class PeerEnd(ControlEnd):
+    """A peer's end."""
+
+    def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None]) -> None:
+        super().__init__(TO_PEER_FRAME_MAX, on_closed)
+        self._on_frame = on_frame
+        self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when the master has answered: with nothing, or with the words of its refusal."""
+        self._refused_by = ""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._write(preamble(Purpose.CONTROL))
+
+    def _take_purpose(self, head: bytes) -> None:
+        try:
+            if parse_preamble(head) is not Purpose.CONTROL:
+                self._refused_by = "the other end is not a master"
+        except WrongVersion as error:
+            self._refused_by = str(error)
+        except WireError as error:
+            self._greet(str(error))
+            raise
+        self._spoken_to = True
+        if self._refused_by:
+            # What follows is the same in every version: the listener's reason, in words.
+            self._reader.limit = REFUSAL_TEXT_MAX
+        else:
+            self._greet("")
+
+    def _take_frame(self, body: bytes) -> None:
+        if self._refused_by:
+            self._greet(f"{self._refused_by}; it says: {parse_refusal(body)}")
+        else:
+            self._on_frame(body)
+
+    def _greet(self, refusal_text: str) -> None:
+        if not self.greeted.done():
+            self.greeted.set_result(refusal_text)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.greeted.done():
+            if self._refused_by:
+                self._greet(self._refused_by)
+            else:
+                cause = str(error) if error else "it closed the connection without a word"
+                self.greeted.set_exception(ConnectionError(cause))
+        super().connection_lost(error)

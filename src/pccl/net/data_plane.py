@@ -1,0 +1,31 @@
+"""What the shell asks of a data plane. Must not know how bytes move."""
+
+import socket
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from pccl.core.effects import RunEnded, StartRun
+
+Lanes = Sequence[socket.socket]
+
+
+class DataPlane(Protocol):
+    """Runs collectives over lanes that are lent to it."""
+
+    def start(self, run: StartRun, to_next: Lanes, from_prev: Lanes, ended: Callable[[RunEnded], None]) -> None:
+        """Begin and return at once. The lanes are the data plane's until it calls `ended`, exactly once and from any
+        thread; lanes named in `RunEnded.broken` are closed by the shell then. In a ring of two both sequences hold the
+        same lanes. Lanes are non-blocking, and the first bytes of the previous peer may be there already."""
+
+    def abort(self, tag: int, attempt: int) -> None:
+        """Stop this run if it is there; its `ended` still comes."""
+
+
+class NoDataPlane:
+    """For a peer that makes no collectives of its own: should one be started nevertheless, it fails with a reason."""
+
+    def start(self, run: StartRun, to_next: Lanes, from_prev: Lanes, ended: Callable[[RunEnded], None]) -> None:
+        ended(RunEnded(run.tag, run.attempt, "this peer has no data plane"))
+
+    def abort(self, tag: int, attempt: int) -> None:
+        """Nothing runs."""

@@ -1,0 +1,132 @@
+"""The loop event → core → effects, the same for master and peer.
+
+Owns the order of events, the one armed timer and the clock that a core sees. Must not know what an event or an effect
+means.
+"""
+
+import asyncio
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Generic, Protocol, TypeVar
+
+log = logging.getLogger("pccl")
+
+EventT = TypeVar("EventT")
+EffectT = TypeVar("EffectT")
+_EventIn = TypeVar("_EventIn", contravariant=True)
+_EffectOut = TypeVar("_EffectOut")
+
+PULSE_S = 0.5
+"""While a core has a deadline the timer fires at least this often, so that a freeze of this process shows."""
+
+FROZEN_S = 1.0
+"""A timer later than this means that the process stood still (stopped, or the GIL was held), not that it was busy."""
+
+
+class Core(Protocol[_EventIn, _EffectOut]):
+    """What decides: `core.master.Master`, `core.peer.Peer`."""
+
+    def handle(self, event: _EventIn, now: float) -> list[_EffectOut]: ...
+
+    def next_deadline(self) -> float | None: ...
+
+
+class Driver(Generic[EventT, EffectT]):
+    """Hands events to a core one at a time, in order, and carries out its effects."""
+
+    def __init__(
+        self,
+        core: Core[EventT, EffectT],
+        tick: EventT,
+        carry_out: Callable[[EffectT], None],
+        on_bug: Callable[[Exception], None],
+    ) -> None:
+        self._core = core
+        self._tick = tick
+        self._carry_out = carry_out
+        self._on_bug = on_bug
+        self._events: deque[EventT] = deque()
+        self._busy = False
+        self._stopped = False
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = math.inf
+        self._arming = False
+        self._frozen_s = 0.0
+        self._work: set[asyncio.Task[None]] = set()
+
+    def post(self, event: EventT) -> None:
+        """Handle this event now, or after those already posted when called from inside an effect."""
+        self._events.append(event)
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            while self._events and not self._stopped:
+                for effect in self._core.handle(self._events.popleft(), self._now()):
+                    self._carry_out(effect)
+        except Exception as error:
+            # A core that raised is in a state nobody reasoned about. Ending is better than going on: whoever waits
+            # for this process learns it at once, instead of waiting for an answer that may never come.
+            log.critical("internal error, please report it", exc_info=error)
+            self.stop()
+            self._on_bug(error)
+        finally:
+            self._busy = False
+        if not self._arming:
+            # Once per turn of the loop, not per event: a thousand votes may arrive in one turn.
+            self._arming = True
+            self._loop.call_soon(self._arm)
+
+    def start(self, work: Coroutine[Any, Any, EventT]) -> asyncio.Task[None]:
+        """Carry out an effect that takes time: a coroutine that never raises and returns the next event."""
+        task = self._loop.create_task(self._finish(work))
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+        return task
+
+    async def _finish(self, work: Coroutine[Any, Any, EventT]) -> None:
+        self.post(await work)
+
+    def stop(self) -> None:
+        """Handle nothing more and give up the work under way."""
+        self._stopped = True
+        self._events.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._work:
+            task.cancel()
+
+    def _now(self) -> float:
+        """The loop's time without the time in which this process stood still.
+
+        A core compares silence with limits. After a freeze everybody would seem to have been silent, although it was
+        us who did not listen: nobody is declared dead because our timer was late."""
+        raw = self._loop.time()
+        late = raw - self._due
+        if late > FROZEN_S:
+            self._frozen_s += late
+            self._due = raw
+        return raw - self._frozen_s
+
+    def _arm(self) -> None:
+        self._arming = False
+        deadline = None if self._stopped else self._core.next_deadline()
+        due = math.inf if deadline is None else min(deadline + self._frozen_s, self._loop.time() + PULSE_S)
+        if self._timer is not None:
+            if self._due <= due:
+                return  # It fires early and is armed anew then, which is cheaper than a new timer for every event.
+            self._timer.cancel()
+        self._due = due
+        self._timer = None if due == math.inf else self._loop.call_at(due, self._on_timer)
+
+    def _on_timer(self) -> None:
+        deadline = self._core.next_deadline()
+        now = self._now()
+        self._timer, self._due = None, math.inf
+        if deadline is not None and deadline <= now:
+            self.post(self._tick)
+        else:
+            self._arm()

@@ -1,0 +1,223 @@
+"""A peer's lanes: offered, dialled, standing, lent to the data plane, closed.
+
+Owns the one listening port of a peer and the socket of every lane. Must not know which lanes are wanted, or why.
+"""
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pccl.core.effects import AcceptLane, Dial, DialFailed, LaneClosed, LaneDialled, LaneOffered, PeerEffect, PeerEvent
+from pccl.core.messages import LaneAnswer, LaneHello
+from pccl.net import handshake, sockets
+from pccl.net.driver import Driver
+from pccl.net.listening import Listener, Strangers
+from pccl.wire.framing import WireError
+
+log = logging.getLogger("pccl")
+
+LaneKey = tuple[int, int]
+"""(link, lane)."""
+
+
+@dataclass
+class _Lane:
+    sock: socket.socket
+    lent: bool = False
+    doomed: bool = False
+    """To be closed as soon as the data plane gives it back."""
+
+
+class Lanes:
+    """All lanes of one peer. Lives in one event loop; reports to the core through the driver."""
+
+    def __init__(self) -> None:
+        self._driver: Driver[PeerEvent, PeerEffect] | None = None
+        self._listener = Listener(self._connected)
+        self._numbers = itertools.count(1)
+        self._strangers = Strangers()
+        self._offers: dict[int, socket.socket] = {}
+        self._dials: dict[LaneKey, asyncio.Task[None]] = {}
+        self._lanes: dict[LaneKey, _Lane] = {}
+
+    def listen(self, host: str, port: int) -> int:
+        """Open the listening port; the port that it became. Raises `OSError`."""
+        self._listener.open(host, port)
+        return self._listener.port
+
+    def report_to(self, driver: Driver[PeerEvent, PeerEffect]) -> None:
+        self._driver = driver
+
+    def stop(self) -> None:
+        """Close everything; lanes that are lent are closed when they come back."""
+        self._listener.close()
+        self._strangers.expel_all("this peer stops")
+        for number in list(self._offers):
+            self._offers.pop(number).close()
+        for key in [*self._dials, *self._lanes]:
+            self.close(key)
+        self._driver = None
+
+    # ── dialled by us ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def dial(self, effect: Dial) -> None:
+        if self._driver is not None:
+            key = (effect.hello.link, effect.hello.lane)
+            self._dials[key] = self._driver.start(self._dial(key, effect))
+
+    async def _dial(self, key: LaneKey, effect: Dial) -> PeerEvent:
+        where = f"{effect.host}:{effect.port}"
+        try:
+            async with asyncio.timeout(effect.timeout_s):
+                sock = await self._handshake(effect)
+        except TimeoutError:
+            return DialFailed(*key, f"{where} did not answer within {effect.timeout_s:g} s")
+        except (OSError, WireError) as error:
+            return DialFailed(*key, f"{where}: {error}")
+        finally:
+            if self._dials.get(key) is asyncio.current_task():
+                del self._dials[key]
+        self._stand(key, sock)
+        return LaneDialled(*key)
+
+    async def _handshake(self, effect: Dial) -> socket.socket:
+        sock = await sockets.connect(effect.host, effect.port, effect.timeout_s)
+        try:
+            reply = await handshake.dial(sock, effect.hello)
+            if not reply.accepted:
+                raise WireError(f"refused by the peer there: {reply.reason}")
+        except BaseException:  # Also when cancelled: nobody else knows this socket.
+            sock.close()
+            raise
+        return sock
+
+    # ── offered to us ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _connected(self, sock: socket.socket, host: str) -> None:
+        number = next(self._numbers)
+        greeting = asyncio.get_running_loop().create_task(self._greet(number, sock, host))
+        self._strangers.add(number, lambda cause: greeting.cancel())
+
+    async def _greet(self, number: int, sock: socket.socket, host: str) -> None:
+        try:
+            hello = await handshake.read_hello(sock)
+        except (OSError, WireError) as error:
+            log.debug("a connection from %s is no lane: %s", host, error)
+            sock.close()
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            self._offer(number, sock, hello)
+        finally:
+            self._strangers.remove(number)
+
+    def _offer(self, number: int, sock: socket.socket, hello: LaneHello) -> None:
+        if self._driver is None:
+            sock.close()
+            return
+        self._offers[number] = sock
+        self._driver.post(LaneOffered(number, hello))
+
+    def accept(self, effect: AcceptLane) -> None:
+        sock = self._offers.pop(effect.offer)
+        key = (effect.link, effect.lane)
+        try:
+            handshake.answer(sock, LaneAnswer(True))
+        except OSError as error:
+            sock.close()
+            self._report(LaneClosed(*key, f"it broke while it was accepted: {error}"))
+        else:
+            self._stand(key, sock)
+
+    def refuse(self, offer: int, reason: str) -> None:
+        sock = self._offers.pop(offer)
+        with suppress(OSError):  # It went by itself.
+            handshake.answer(sock, LaneAnswer(False, reason))
+        sock.close()
+
+    # ── standing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def close(self, key: LaneKey) -> None:
+        """Close a lane that stands or is being dialled, if it is there at all."""
+        dialling = self._dials.pop(key, None)
+        if dialling is not None:
+            dialling.cancel()
+        lane = self._lanes.get(key)
+        if lane is None:
+            return
+        if lane.lent:
+            # The data plane may be reading from it: closing would hand its descriptor's number to somebody else.
+            lane.doomed = True
+            with suppress(OSError):  # Broken already.
+                lane.sock.shutdown(socket.SHUT_RDWR)
+        else:
+            self._forget(key)
+
+    def lend(self, keys: Iterable[LaneKey]) -> list[socket.socket] | None:
+        """The sockets of these lanes, not watched by us from now on; None when one of them is gone."""
+        lanes = [self._lanes.get(key) for key in keys]
+        standing = [lane for lane in lanes if lane is not None and not lane.doomed]
+        if len(standing) != len(lanes):
+            return None
+        for lane in standing:
+            self._unwatch(lane)
+            lane.lent = True
+        return [lane.sock for lane in standing]
+
+    def give_back(self, keys: Iterable[LaneKey], broken: Iterable[LaneKey]) -> None:
+        """The data plane has let go of these lanes, and some of them are of no more use."""
+        unusable = set(broken)
+        for key in set(keys):
+            lane = self._lanes.get(key)
+            if lane is None:
+                continue  # The run could not begin because this one was gone.
+            lane.lent = False
+            if lane.doomed or key in unusable:
+                self._forget(key)
+            else:
+                self._watch(key, lane)
+
+    def _stand(self, key: LaneKey, sock: socket.socket) -> None:
+        self.close(key)
+        self._lanes[key] = _Lane(sock)
+        self._watch(key, self._lanes[key])
+
+    def _forget(self, key: LaneKey) -> None:
+        lane = self._lanes.pop(key)
+        self._unwatch(lane)
+        lane.sock.close()
+
+    def _watch(self, key: LaneKey, lane: _Lane) -> None:
+        asyncio.get_running_loop().add_reader(lane.sock, self._readable, key)
+
+    def _unwatch(self, lane: _Lane) -> None:
+        asyncio.get_running_loop().remove_reader(lane.sock)
+
+    def _readable(self, key: LaneKey) -> None:
+        lane = self._lanes[key]
+        try:
+            first = lane.sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._broke(key, str(error))
+            return
+        if first:
+            # The previous peer has begun a run whose start has not reached us yet. The bytes stay where they are, for
+            # the data plane; watching on would wake us for them again and again.
+            self._unwatch(lane)
+        else:
+            self._broke(key, "the other end closed it")
+
+    def _broke(self, key: LaneKey, cause: str) -> None:
+        self._forget(key)
+        self._report(LaneClosed(*key, cause))
+
+    def _report(self, event: PeerEvent) -> None:
+        if self._driver is not None:
+            self._driver.post(event)

@@ -1,0 +1,120 @@
+"""The master's shell: control connections in, messages to the core, its effects out.
+
+Owns the listening socket and the number of every connection. Must not know why the core sends or closes anything.
+"""
+
+import asyncio
+import itertools
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import assert_never
+
+from pccl.core.effects import Close, Closed, MasterEffect, MasterEvent, Note, Received, Send, Tick
+from pccl.net import sockets
+from pccl.net.connection import MasterEnd
+from pccl.net.driver import Core, Driver
+from pccl.net.listening import Listener, Strangers
+from pccl.wire.codec import decode_to_master, encode
+from pccl.wire.framing import WireError
+
+log = logging.getLogger("pccl")
+
+
+class MasterShell:
+    """Everything around a master's core. Lives in one event loop."""
+
+    def __init__(
+        self, core: Core[MasterEvent, MasterEffect], on_note: Callable[[str], None], on_bug: Callable[[Exception], None]
+    ) -> None:
+        self._on_note = on_note
+        self._driver = Driver(core, Tick(), self._carry_out, on_bug)
+        self._listener = Listener(self._connected)
+        self._numbers = itertools.count(1)
+        self._ends: dict[int, MasterEnd] = {}
+        self._known: set[int] = set()
+        """Connections that the core has heard of and not closed; all others are strangers, on a deadline."""
+        self._strangers = Strangers()
+        self._openings: set[asyncio.Task[None]] = set()
+
+    def open(self, host: str, port: int) -> None:
+        """Listen. Raises `OSError`."""
+        sockets.raise_descriptor_limit()
+        self._listener.open(host, port)
+
+    @property
+    def port(self) -> int:
+        return self._listener.port
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        return self._listener.addresses
+
+    def stop(self) -> None:
+        """Close the port and every connection at once."""
+        self._driver.stop()
+        self._listener.close()
+        for end in list(self._ends.values()):
+            end.fail("the master stops")
+        self._strangers.expel_all("the master stops")
+
+    # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _carry_out(self, effect: MasterEffect) -> None:
+        match effect:
+            case Send(connections, message):
+                body = encode(message)
+                for number in connections:
+                    if number in self._known:
+                        self._ends[number].send(body)
+            case Close(number):
+                self._let_go(number)
+            case Note(reason):
+                self._on_note(reason)
+            case _:
+                assert_never(effect)
+
+    def _let_go(self, number: int) -> None:
+        if number in self._known:
+            self._known.remove(number)
+            # It may take its time to read the last word: on a deadline and within bounds, like any stranger.
+            self._ends[number].close()
+            self._strangers.add(number, self._ends[number].fail)
+
+    # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _connected(self, sock: socket.socket, host: str) -> None:
+        number = next(self._numbers)
+        end = MasterEnd(partial(self._frame, number, host), partial(self._closed, number))
+        self._ends[number] = end
+        self._strangers.add(number, end.fail)
+        opening = asyncio.get_running_loop().create_task(self._attach(number, end, sock))
+        self._openings.add(opening)
+        opening.add_done_callback(self._openings.discard)
+
+    async def _attach(self, number: int, end: MasterEnd, sock: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: end, sock)
+        except OSError as error:
+            sock.close()
+            self._closed(number, str(error))
+
+    def _frame(self, number: int, host: str, body: bytes) -> None:
+        try:
+            message = decode_to_master(body)
+        except WireError as error:
+            self._ends[number].fail(str(error))
+            return
+        if self._strangers.remove(number):
+            self._known.add(number)
+        self._driver.post(Received(number, message, host))
+
+    def _closed(self, number: int, cause: str) -> None:
+        self._ends.pop(number, None)
+        self._strangers.remove(number)
+        if number in self._known:
+            self._known.remove(number)
+            self._driver.post(Closed(number, cause))
+        else:
+            log.debug("connection %d, which the run does not know, ended: %s", number, cause)

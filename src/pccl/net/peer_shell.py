@@ -1,0 +1,219 @@
+"""A peer's shell: the control connection, the lanes and the calls around a peer's core.
+
+Owns call numbers and the lending of lanes to the data plane. Must not know why the core asks for anything.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import assert_never
+
+from pccl.core.effects import (
+    AbortRun,
+    AcceptLane,
+    Answer,
+    Call,
+    CloseLane,
+    CloseMaster,
+    Dial,
+    Failure,
+    FailureKind,
+    FromMaster,
+    MasterClosed,
+    MasterUp,
+    Note,
+    PeerEffect,
+    PeerEvent,
+    RefuseLane,
+    Request,
+    Resolve,
+    RunEnded,
+    SayGoodbye,
+    SendMaster,
+    StartRun,
+    Tick,
+)
+from pccl.core.messages import ToMaster
+from pccl.net import sockets
+from pccl.net.connection import PeerEnd
+from pccl.net.data_plane import DataPlane
+from pccl.net.driver import Core, Driver
+from pccl.net.lanes import LaneKey, Lanes
+from pccl.wire.codec import decode_to_peer, encode
+from pccl.wire.framing import WireError
+
+log = logging.getLogger("pccl")
+
+
+class NotOurMaster(Exception):
+    """Something listens at the master's address, but it cannot be our master: trying again does not help."""
+
+
+class PeerShell:
+    """Everything around a peer's core. Lives in one event loop."""
+
+    def __init__(self, data_plane: DataPlane, on_note: Callable[[str], None]) -> None:
+        self._data_plane = data_plane
+        self._on_note = on_note
+        self._loop = asyncio.get_running_loop()
+        self._lanes = Lanes()
+        self._driver: Driver[PeerEvent, PeerEffect] | None = None
+        self._master: PeerEnd | None = None
+        self._master_closing = False
+        self._master_gone = asyncio.Event()
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, asyncio.Future[Answer]] = {}
+        self._runs: dict[tuple[int, int], set[LaneKey]] = {}
+        self._stopped = False
+
+    # ── for the communicator ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def listen(self, host: str, port: int) -> int:
+        """Open the port for lanes; the port that it became. Raises `OSError`."""
+        return self._lanes.listen(host, port)
+
+    async def join(self, core: Core[PeerEvent, PeerEffect], master: tuple[str, int], timeout_s: float) -> None:
+        """Connect to the master and let the core speak to it. Raises `OSError` or `NotOurMaster`; may be tried again."""
+        async with asyncio.timeout(timeout_s):
+            sock = await sockets.connect(*master, timeout_s)
+            try:
+                _, end = await self._loop.create_connection(lambda: PeerEnd(self._frame, self._closed), sock=sock)
+            except BaseException:
+                sock.close()
+                raise
+            try:
+                refusal = await end.greeted
+            except BaseException:
+                end.fail("given up")
+                raise
+        if refusal:
+            end.close()
+            raise NotOurMaster(refusal)
+        self._master = end
+        self._driver = Driver(core, Tick(), self._carry_out, self._bug)
+        self._lanes.report_to(self._driver)
+        self._driver.post(MasterUp())
+
+    async def call(self, request: Request) -> Answer:
+        """Make a call and wait for its answer."""
+        if self._driver is None or self._stopped:
+            return Failure(FailureKind.CLOSED, "this peer has left the run")
+        number = next(self._numbers)
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        self._calls[number] = answer
+        self._driver.post(Call(number, request))
+        return await answer
+
+    async def leave(self, timeout_s: float) -> None:
+        """Say goodbye, for which master and data plane have this long, and stop."""
+        if not self._stopped and self._driver is not None:
+            with suppress(TimeoutError):  # Whoever does not let us go learns of it by our closed connection.
+                async with asyncio.timeout(timeout_s):
+                    await self.call(SayGoodbye())
+                    self._close_master()
+                    await self._master_gone.wait()
+        self.stop("it was closed")
+
+    def stop(self, cause: str) -> None:
+        """Close everything now; calls that still wait fail because of this."""
+        if self._stopped:
+            return
+        self._stopped = True
+        if self._driver is not None:
+            self._driver.stop()
+        for tag, attempt in self._runs:
+            self._data_plane.abort(tag, attempt)
+        self._lanes.stop()
+        if self._master is not None:
+            self._master.fail(cause)
+        for number in list(self._calls):
+            self._resolve(number, Failure(FailureKind.CLOSED, f"the communicator stopped during the call: {cause}"))
+
+    # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _carry_out(self, effect: PeerEffect) -> None:
+        match effect:
+            case SendMaster(message):
+                self._send_master(message)
+            case CloseMaster():
+                self._close_master()
+            case Resolve(call, answer):
+                self._resolve(call, answer)
+            case Dial():
+                self._lanes.dial(effect)
+            case AcceptLane():
+                self._lanes.accept(effect)
+            case RefuseLane(offer, reason):
+                self._lanes.refuse(offer, reason)
+            case CloseLane(link, lane):
+                self._lanes.close((link, lane))
+            case StartRun():
+                self._start_run(effect)
+            case AbortRun(tag, attempt):
+                self._data_plane.abort(tag, attempt)
+            case Note(reason):
+                self._on_note(reason)
+            case _:
+                assert_never(effect)
+
+    def _resolve(self, call: int, answer: Answer) -> None:
+        waiting = self._calls.pop(call)
+        if not waiting.done():  # Done when the caller was interrupted.
+            waiting.set_result(answer)
+
+    def _start_run(self, run: StartRun) -> None:
+        to_next, from_prev = self._lanes.lend(run.to_next), self._lanes.lend(run.from_prev)
+        keys = {*run.to_next, *run.from_prev}
+        self._runs[run.tag, run.attempt] = keys
+        if to_next is None or from_prev is None:
+            # One broke after the core's last look at it; those that stand are given back untouched.
+            self._run_ended(RunEnded(run.tag, run.attempt, "a lane broke before the run began"))
+            return
+
+        def ended(event: RunEnded) -> None:
+            with suppress(RuntimeError):  # The loop has ended: nobody waits for this run any more.
+                self._loop.call_soon_threadsafe(self._run_ended, event)
+
+        self._data_plane.start(run, to_next, from_prev, ended)
+
+    def _run_ended(self, event: RunEnded) -> None:
+        self._lanes.give_back(self._runs.pop((event.tag, event.attempt)), event.broken)
+        self._post(event)
+
+    # ── the control connection ───────────────────────────────────────────────────────────────────────────────────────
+
+    def _send_master(self, message: ToMaster) -> None:
+        if self._master is not None:
+            self._master.send(encode(message))
+
+    def _close_master(self) -> None:
+        self._master_closing = True
+        if self._master is not None:
+            self._master.close()
+
+    def _frame(self, body: bytes) -> None:
+        try:
+            message = decode_to_peer(body)
+        except WireError as error:
+            if self._master is not None:
+                self._master.fail(f"the master sent what is no message: {error}")
+            return
+        self._post(FromMaster(message))
+
+    def _closed(self, cause: str) -> None:
+        if self._master is not None:
+            self._master = None
+            self._master_gone.set()
+            if not self._master_closing:
+                self._post(MasterClosed(cause))
+
+    def _post(self, event: PeerEvent) -> None:
+        if self._driver is not None:
+            self._driver.post(event)
+
+    def _bug(self, error: Exception) -> None:
+        for number in list(self._calls):
+            self._resolve(number, Failure(FailureKind.PROTOCOL, f"internal error of this peer: {error!r}"))
+        self.stop("internal error")

@@ -1,0 +1,248 @@
+"""Making sockets: options, listening, accepting, connecting, and letting go of them in forked children.
+
+Owns every `socket()` and `accept()` of the control plane, so that each socket has our options and none outlives us in a
+forked child. Must not know what is said on a socket.
+"""
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import os
+import resource
+import socket
+import threading
+from weakref import WeakSet
+
+CONNECTION_DEAD_S = 45
+"""An unreachable machine is given up after this. The kernel answers for a process that is busy or even stopped, so this
+limit only ever meets a dead machine or a dead network, and it can be shorter than the limits on silence; but routes on
+the public internet come back after tens of seconds, and a peer that is cut off must join anew."""
+
+_KEEPALIVE_IDLE_S = 15
+_KEEPALIVE_INTERVAL_S = 5
+"""Probe often enough that several probes get lost before `CONNECTION_DEAD_S`; they cost 40 bytes each."""
+
+LISTEN_BACKLOG = 1024
+"""Connections the kernel keeps for us while the loop is busy: as many as peers may come back at once after a restart."""
+
+_BIND_ATTEMPTS = 16
+"""A port that the kernel chose for one address of a name may be taken on the next; each try has a new one."""
+
+_OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
+Resolved = tuple[socket.AddressFamily, SocketAddress]
+
+# ── forked children ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+_ours: "WeakSet[socket.socket]" = WeakSet()
+_birth = threading.Lock()
+"""Held from the system call that makes a socket to its entry in `_ours`, and by `fork`: no child is born in between."""
+
+
+def _close_in_child() -> None:
+    """A data loader that is forked off holds copies of our sockets: while it lives, our death would close nothing.
+
+    Closed without `shutdown`, which would end the parent's connection too, and detached first, so that the child's
+    garbage collector does not close a descriptor number that has become somebody else's."""
+    for sock in list(_ours):
+        descriptor = sock.detach()
+        if descriptor >= 0:
+            with contextlib.suppress(OSError):  # Already closed: nothing is kept alive.
+                os.close(descriptor)
+    _ours.clear()
+    _birth.release()
+
+
+os.register_at_fork(before=_birth.acquire, after_in_parent=_birth.release, after_in_child=_close_in_child)
+
+
+def _make(family: socket.AddressFamily) -> socket.socket:
+    with _birth:
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        _ours.add(sock)
+    sock.setblocking(False)
+    return sock
+
+
+def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
+    """The next connection and the address it comes from; None when there is none (any more)."""
+    with _birth:
+        try:
+            sock, address = listener.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return None
+        _ours.add(sock)
+    sock.setblocking(False)
+    _tune(sock)
+    return sock, plain_host(address[0])
+
+
+def out_of_descriptors(error: OSError) -> bool:
+    """True when accepting failed for want of resources: wait and accept again."""
+    return error.errno in _OUT_OF_DESCRIPTORS
+
+
+def raise_descriptor_limit() -> None:
+    """Use as many descriptors as the administrator allows: the soft limit is a default for programs that call `select`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # Kept as it is where the system forbids even this.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+# ── options ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _tune(sock: socket.socket) -> None:
+    # A vote is one small segment; waiting for more to send with it would cost a round trip each.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A machine that lost power sends nothing, not even an end of file: idle connections must ask.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, seconds in (("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S)):
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+    # With data in flight there are no keep-alive probes, and retransmission alone goes on for a quarter of an hour.
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CONNECTION_DEAD_S * 1000)
+
+
+def plain_host(host: str) -> str:
+    """An IPv4 address that came in through an IPv6 socket, as others can dial it."""
+    try:
+        mapped = ipaddress.IPv6Address(host.partition("%")[0]).ipv4_mapped
+    except ValueError:
+        return host
+    return host if mapped is None else str(mapped)
+
+
+# ── listening ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets on one port of every address of `host`; port 0 lets the kernel choose it. Raises `OSError`."""
+    for _ in range(_BIND_ATTEMPTS):
+        try:
+            return _listen_once(host, port)
+        except OSError as error:
+            if port != 0 or error.errno != errno.EADDRINUSE:
+                raise
+    raise OSError(errno.EADDRINUSE, f"no port is free on all addresses of {host}")
+
+
+def _listen_once(host: str, port: int) -> list[socket.socket]:
+    listeners: list[socket.socket] = []
+    try:
+        for family, address in _listening_addresses(host):
+            chosen = listeners[0].getsockname()[1] if listeners else port
+            with contextlib.suppress(_AddressMissing):
+                listeners.append(_listen_on(family, (address[0], chosen, *address[2:])))
+        if not listeners:
+            raise OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this machine")
+    except OSError:
+        for listener in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _listening_addresses(host: str) -> list[Resolved]:
+    if host == "":
+        # One socket for both families, so that a port chosen by the kernel is one port.
+        host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
+    found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))  # type: ignore[misc]
+
+
+class _AddressMissing(OSError):
+    """A name has an address that this machine does not; another one of it may do."""
+
+
+def _listen_on(family: socket.AddressFamily, address: tuple[object, ...]) -> socket.socket:
+    try:
+        sock = _make(family)
+    except OSError as error:  # IPv6 may be compiled out or switched off.
+        raise _AddressMissing(error.errno, error.strerror) from error
+    try:
+        # The port of a master that just ended must be free for the next one while old connections fade out.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if address[0] == "::" else 1)
+        sock.bind(address)
+        sock.listen(LISTEN_BACKLOG)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise _AddressMissing(error.errno, error.strerror) from error
+        raise
+    return sock
+
+
+# ── connecting ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    """A connected socket to the first address of `host` that answers. Raises `OSError` (`TimeoutError` is one)."""
+    loop = asyncio.get_running_loop()
+    give_up = loop.time() + timeout_s
+    async with asyncio.timeout_at(give_up):
+        addresses = await _resolve(host, port)
+    failure: OSError = OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
+    for position, (family, address) in enumerate(addresses):
+        # An address that swallows everything must not eat the time of the next one.
+        share = (give_up - loop.time()) / (len(addresses) - position)
+        try:
+            return await _connect_one(family, address, share)
+        except TimeoutError:
+            failure = TimeoutError(errno.ETIMEDOUT, f"no answer within {share:.1f} s")
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+async def _connect_one(family: socket.AddressFamily, address: SocketAddress, timeout_s: float) -> socket.socket:
+    sock = _make(family)
+    try:
+        _tune(sock)
+        async with asyncio.timeout(timeout_s):
+            await asyncio.get_running_loop().sock_connect(sock, address)
+    except BaseException:  # Also when cancelled: nobody else knows this socket.
+        sock.close()
+        raise
+    return sock
+
+
+async def _resolve(host: str, port: int) -> list[Resolved]:
+    try:
+        return _look_up(host, port, socket.AI_NUMERICHOST)
+    except OSError:
+        pass  # A name: it has to be asked for.
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[list[Resolved]] = loop.create_future()
+
+    def settle(addresses: list[Resolved] | None, error: OSError | None) -> None:
+        if found.done():
+            return
+        if addresses is None:
+            found.set_exception(error or OSError(errno.EADDRNOTAVAIL, f"{host} has no address"))
+        else:
+            found.set_result(addresses)
+
+    def ask() -> None:
+        addresses, failure = None, None
+        try:
+            addresses = _look_up(host, port, 0)
+        except OSError as error:
+            failure = error
+        with contextlib.suppress(RuntimeError):  # The loop has ended: nobody waits for this any more.
+            loop.call_soon_threadsafe(settle, addresses, failure)
+
+    # A daemon, not asyncio's executor: that one makes the interpreter's exit wait for a name server that is silent.
+    threading.Thread(target=ask, name="pccl-resolve", daemon=True).start()
+    return await found
+
+
+def _look_up(host: str, port: int, flags: int) -> list[Resolved]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))  # type: ignore[misc]

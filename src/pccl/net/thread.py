@@ -1,0 +1,65 @@
+"""A thread with an event loop of its own, and blocking calls into it from the user's threads.
+
+Owns the thread and the wait. Must not know what runs in the loop.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """An event loop that turns in a thread.
+
+    A daemon for peers: the process of a trainer ends when its script ends, whatever the master does. Not a daemon for
+    a master: its process lives as long as it serves."""
+
+    def __init__(self, name: str, *, daemon: bool) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._turn, name=name, daemon=daemon)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the loop and wait for it. Ctrl-C interrupts the wait and gives the coroutine up."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a blocking call from the control thread would wait for itself")
+        # The wait has no timeout: a lock without one is interruptible by signals wherever fork exists, and what is
+        # waited for is bounded by the core or explained by its notes.
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Run a function in the loop some time soon; nothing happens when the loop has ended."""
+        try:
+            self._loop.call_soon_threadsafe(function)
+        except RuntimeError:
+            return  # Ended: there is nothing left to be done in it.
+
+    def stop(self) -> None:
+        """Let the loop end; `join` waits for it."""
+        self.post(self._loop.stop)
+
+    def join(self, timeout_s: float) -> bool:
+        """True when the thread has ended."""
+        if threading.current_thread() is not self._thread:
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _turn(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self._loop.close()

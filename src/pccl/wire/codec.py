@@ -1,0 +1,74 @@
+"""Messages to bytes and back.
+
+Owns the encoding (MessagePack: a map of field names, the struct's name under "type") and the promise that decoding
+raises `WireError` and nothing else, whatever the bytes. What a message may hold is said once, in `core.messages`; this
+module must not know any message by name.
+
+Fields that a struct does not have are skipped, not refused. Both ends have the same version, so an honest sender has
+them only when a release added an optional field without a new version, and that is worth allowing: peers of two
+releases can then train together. A hostile sender gains nothing: what is skipped is neither kept nor allocated, and
+the frame's limit bounds the time.
+"""
+
+from typing import TypeVar
+
+from msgspec import DecodeError, ValidationError
+from msgspec.msgpack import Decoder, Encoder
+
+from pccl.core.messages import Between, ToMaster, ToPeer
+from pccl.wire.framing import WireError
+
+_ERROR_TEXT_MAX = 200
+"""Characters: one line of a log. The texts are made of type and field names of ours, so none is cut in practice."""
+
+_Message = TypeVar("_Message")
+
+_encoder = Encoder()
+_to_master: Decoder[ToMaster] = Decoder(ToMaster)
+_to_peer: Decoder[ToPeer] = Decoder(ToPeer)
+_between: Decoder[Between] = Decoder(Between)
+
+
+def encode(message: ToMaster | ToPeer | Between) -> bytes:
+    """The body of a frame. Bounds are not checked here: whoever builds a message keeps to them, or the receiver of it
+    closes the connection. A text that UTF-8 cannot hold is a `UnicodeEncodeError`: a fault of ours, not of the wire."""
+    return _encoder.encode(message)
+
+
+def decode_to_master(body: bytes) -> ToMaster:
+    """A message that a peer sent to the master."""
+    return _decode(_to_master, body)
+
+
+def decode_to_peer(body: bytes) -> ToPeer:
+    """A message that the master sent to a peer."""
+    return _decode(_to_peer, body)
+
+
+def decode_between(body: bytes) -> Between:
+    """A message that opens a lane between two peers."""
+    return _decode(_between, body)
+
+
+def _decode(decoder: Decoder[_Message], body: bytes) -> _Message:
+    try:
+        return decoder.decode(body)
+    except ValidationError as error:
+        raise WireError(_without_payload(str(error))) from None
+    except DecodeError as error:
+        raise WireError(f"no message: {error}"[:_ERROR_TEXT_MAX]) from None
+    except UnicodeDecodeError:
+        raise WireError("no message: a text that is not UTF-8") from None
+    except RecursionError:
+        raise WireError("no message: values nested too deeply") from None
+
+
+def _without_payload(text: str) -> str:
+    """What a validation error says without what the sender wrote: that may be long or made to spoil a terminal."""
+    what, _, where = text.rpartition(" - at ")
+    if not where or not what:
+        what, where = text, "the message"
+    if what.startswith("Invalid"):
+        # The only texts of msgspec that quote the value.
+        what = "a value that is none of those allowed"
+    return f"not a message of this direction or out of its bounds: {what} at {where}"[:_ERROR_TEXT_MAX]

@@ -1,0 +1,27 @@
+"""Onlookers, one for each rule that must hold whatever happens. They see messages and effects, never a core's state."""
+
+from tests.simulation.checkers.ballots import AllVotes, NoSilentWait
+from tests.simulation.checkers.base import Audience, Checker
+from tests.simulation.checkers.calls import AnsweredOnce, BoundedWaits, NoFalseBlame
+from tests.simulation.checkers.lanes import HonestLinks, OneOwner
+from tests.simulation.checkers.membership import LanesBeforeAdmission, NoInnocentLost
+from tests.simulation.checkers.outcomes import OneOutcome, RightSum
+from tests.simulation.checkers.rings import FreshSizes, OneRing
+
+ALL: tuple[type[Checker], ...] = (
+    OneOutcome,
+    RightSum,
+    OneRing,
+    FreshSizes,
+    OneOwner,
+    HonestLinks,
+    AnsweredOnce,
+    NoFalseBlame,
+    BoundedWaits,
+    NoInnocentLost,
+    LanesBeforeAdmission,
+    AllVotes,
+    NoSilentWait,
+)
+
+__all__ = ["ALL", "Audience", "Checker"]

@@ -1,0 +1,94 @@
+"""Nothing is decided without the votes of all that are asked, nor waited for without a reason."""
+
+from pccl.core.messages import PendingAnswer, Start, TopologyUpdated, ToPeer
+from pccl.types import PeerId
+from tests.simulation.checkers.base import Checker
+from tests.simulation.ledger import Known
+
+PATIENCE_S = 5.0
+"""A wait this long must have a reason that names somebody."""
+
+
+class AllVotes(Checker):
+    """A ballot completes only when every accepted peer that lives has voted."""
+
+    name = "all votes"
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        match message:
+            case TopologyUpdated():
+                missing = [each for each in self.ledger.electorate() if not (each.updating or each in self._answered)]
+                self._answered.append(known)
+            case PendingAnswer():
+                missing = [each for each in self.ledger.electorate() if not (each.asking or each in self._answered)]
+                self._answered.append(known)
+            case Start(tag):
+                group = [each for each in self.ledger.electorate() if each.group == known.group]
+                missing = [each for each in group if tag not in each.initiated]
+                if len({each.initiated[tag] for each in group if tag in each.initiated}) > 1:
+                    raise self.fail(f"tag {tag} starts although its voters disagree")
+            case _:
+                return
+        if missing:
+            names = ", ".join(each.peer[:8] for each in missing)
+            raise self.fail(f"{type(message).__name__} is sent without the vote of {names}")
+
+    _answered: list[Known]
+
+    def master_handles(self, event: object) -> None:
+        self._answered = []
+
+
+class NoSilentWait(Checker):
+    """Whoever waits for more than a few seconds can read why, with the name of somebody who is really missing."""
+
+    name = "no silent wait"
+
+    def sampled(self) -> None:
+        theatre = self.theatre
+        if theatre.master.gone or theatre.master.frozen:
+            return
+        waiting = [known for known in self.ledger.known.values() if self._waits_long(known)]
+        if not waiting:
+            return
+        sentences = theatre.explain()
+        if not sentences:
+            raise self.fail(f"{waiting[0].peer[:8]} waits, and the master says nothing")
+        named = set().union(*(theatre.named_in(sentence) for sentence in sentences))
+        missing = set().union(*(self._missing(known) for known in waiting))
+        if not named & missing:
+            names = ", ".join(sorted(peer[:8] for peer in missing))
+            raise self.fail(f"missing are {names or 'none'}, but the master says {sentences}")
+
+    def _waits_long(self, known: Known) -> bool:
+        host = self.theatre.peers.get(known.peer)
+        return host is not None and not host.harms and known.waits and host.waiting_s() > PATIENCE_S
+
+    def _missing(self, known: Known) -> set[PeerId]:
+        """Everybody who could end the wait of this peer."""
+        others = list(self.ledger.accepted())
+        missing: set[PeerId] = set()
+        if known.topology is None:
+            missing |= {each.peer for each in others if not each.updating}
+        if known.updating:
+            missing |= {each.peer for each in others if not each.updating}
+        if known.asking:
+            missing |= {each.peer for each in others if not each.asking}
+        for tag in known.initiated:
+            missing |= {each.peer for each in others if each.group == known.group and tag not in each.initiated}
+        for attempt in self.ledger.running.values():
+            missing |= attempt.participants.keys() - attempt.reports.keys()
+        for each in self.ledger.known.values():
+            if any(link not in each.up for link in each.links):
+                missing.add(each.peer)
+            # A link that rests after failing from both ends is in nobody's list: both of its ends are missing.
+            missing |= {peer for peer in self._unlinked(each)}
+        return missing
+
+    def _unlinked(self, known: Known) -> set[PeerId]:
+        if known.topology is None or len(known.topology.ring) < 2:
+            return set()
+        ring = known.topology.ring
+        rank = ring.index(known.peer)
+        neighbours = {ring[rank - 1], ring[(rank + 1) % len(ring)]}
+        return {PeerId(peer) for peer in neighbours - {link.peer for link in known.links.values()}}

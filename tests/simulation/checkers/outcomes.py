@@ -1,0 +1,72 @@
+"""One outcome per attempt, with everybody's consent, and the sum that belongs to it."""
+
+from typing import TYPE_CHECKING
+
+from pccl.core.effects import Answer, Committed, Failure, FailureKind
+from pccl.core.messages import Outcome, ToPeer
+from tests.simulation.checkers.base import Checker
+from tests.simulation.ledger import Known
+
+if TYPE_CHECKING:
+    from tests.simulation.peer_host import PeerHost
+    from tests.simulation.plane import Part
+    from tests.simulation.theatre import Theatre
+
+
+class OneOutcome(Checker):
+    """Each attempt ends the same way for everybody, and only commits when all that live are done with it."""
+
+    name = "one outcome"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._answers: dict[int, str] = {}
+        """How callers were answered, by attempt."""
+        self._attempt_of: dict[tuple[str, int], int] = {}
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        if not isinstance(message, Outcome):
+            return
+        attempt = self.ledger.attempts[message.attempt]
+        if attempt.outcome is not None and attempt.outcome.committed != message.committed:
+            raise self.fail(f"attempt {message.attempt} is both committed and aborted")
+        if known.peer not in attempt.participants:
+            raise self.fail(f"{known.peer[:8]} gets the outcome of attempt {message.attempt}, in which it had no part")
+        staying = {each.peer for each in self.ledger.known.values() if each.connection not in self.ledger.leaving}
+        for peer in attempt.participants:
+            if peer in staying and peer not in attempt.reports:
+                raise self.fail(f"outcome of attempt {message.attempt} before {peer[:8]} has reported")
+            if peer in staying and message.committed and not attempt.reports[peer]:
+                raise self.fail(f"attempt {message.attempt} is committed although it failed at {peer[:8]}")
+
+    def run_started(self, part: "Part") -> None:
+        self._attempt_of[part.host.name, part.effect.call] = part.effect.attempt
+
+    def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
+        attempt = self._attempt_of.get((host.name, call))
+        if isinstance(answer, Committed):
+            if attempt != answer.attempt:
+                raise self.fail(f"{host.name} commits attempt {answer.attempt} but ran {attempt}")
+            self._answered(attempt, "committed")
+        elif isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED and attempt is not None:
+            self._answered(attempt, "aborted")
+
+    def _answered(self, attempt: int, how: str) -> None:
+        if self._answers.setdefault(attempt, how) != how:
+            raise self.fail(f"attempt {attempt} was answered both ways")
+
+
+class RightSum(Checker):
+    """What a committed collective gives is the sum over exactly the ring of its attempt, the same for everybody."""
+
+    name = "right sum"
+
+    def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
+        if not isinstance(answer, Committed):
+            return
+        part = self.theatre.plane.part(host, answer.attempt)
+        if part is None or not part.succeeded:
+            raise self.fail(f"{host.name} commits attempt {answer.attempt} without having finished its run")
+        expected = self.theatre.plane.expected_sum(answer.attempt, answer.ring)
+        if part.result != expected:
+            raise self.fail(f"{host.name} got {part.result} from attempt {answer.attempt}, the ring's sum is {expected}")

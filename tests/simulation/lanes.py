@@ -1,0 +1,140 @@
+"""Lanes between peers: dialled, offered, answered, lent and closed as the drivers of real peers do it.
+
+Owns the ends of lanes at each host. Does not know which lanes are wanted, nor what a run does with them.
+"""
+
+from typing import TYPE_CHECKING
+
+from pccl.core.effects import AcceptLane, Dial, DialFailed, LaneClosed, LaneDialled, LaneOffered, RefuseLane
+from pccl.core.messages import LaneAnswer, LaneHello
+from pccl.types import PeerId
+from pccl.wire.codec import decode_between, encode
+from tests.simulation.network import Connection
+from tests.simulation.violation import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.peer_host import PeerHost
+    from tests.simulation.plane import Part
+
+LaneKey = tuple[int, int]
+"""(link, lane)"""
+
+
+class LaneEnd:
+    """One end of one lane, from the dial or the offer on."""
+
+    def __init__(self, host: "PeerHost", hello: LaneHello, connection: Connection, side: int) -> None:
+        self.host = host
+        self.key: LaneKey = (hello.link, hello.lane)
+        self.other = PeerId(hello.receiver if side == 0 else hello.sender)
+        self.connection = connection
+        self.side = side
+        self.stands = False
+        self.part: "Part | None" = None
+        """The run that this end is lent to."""
+
+    def close(self, cause: str) -> None:
+        """Close it from here."""
+        self.stands = False
+        self.connection.close(self.side, cause)
+
+
+def dial(host: "PeerHost", effect: Dial) -> None:
+    """Open one lane."""
+    theatre, hello = host.theatre, effect.hello
+    target = theatre.reach.find(host.identity.peer, (effect.host, effect.port))
+    distance = host.distance_s + (target.distance_s if target is not None else 0.0)
+    connection = Connection(theatre.network, distance)
+    end = LaneEnd(host, hello, connection, 0)
+    if end.key in host.lanes:
+        raise Violation("one owner", f"{host.name} dials lane {end.key} twice")
+    host.lanes[end.key] = end
+    connection.attach(0, lambda data: host.post(_answered, end, data), lambda cause: host.post(_ended, end, cause))
+    if target is None:
+        # A refusing machine says so at once, a packet filter says nothing.
+        wait_s = theatre.network.delay(distance) if theatre.random.random() < 0.5 else effect.timeout_s
+        theatre.scheduler.after(wait_s, host.post, _give_up, end, "connection refused or timed out")
+        return
+    theatre.scheduler.after(effect.timeout_s, host.post, _give_up, end, "timed out")
+    connection.attach(1, lambda data: target.post(_offered, target, connection, data), lambda cause: None)
+    connection.send(0, encode(hello))
+
+
+def _give_up(end: LaneEnd, cause: str) -> None:
+    if not end.stands and end.host.lanes.get(end.key) is end:
+        del end.host.lanes[end.key]
+        end.close(cause)
+        end.host.handle(DialFailed(*end.key, cause))
+
+
+def _answered(end: LaneEnd, data: bytes) -> None:
+    answer = decode_between(data)
+    assert isinstance(answer, LaneAnswer)
+    if end.host.lanes.get(end.key) is not end:
+        return
+    if answer.accepted:
+        end.stands = True
+        end.host.handle(LaneDialled(*end.key))
+    else:
+        _give_up(end, answer.reason)
+
+
+def _offered(host: "PeerHost", connection: Connection, data: bytes) -> None:
+    hello = decode_between(data)
+    assert isinstance(hello, LaneHello)
+    end = LaneEnd(host, hello, connection, 1)
+    connection.attach(1, lambda data: None, lambda cause: host.post(_ended, end, cause))
+    number = host.next_number()
+    host.offers[number] = end
+    host.handle(LaneOffered(number, hello))
+
+
+def accept(host: "PeerHost", effect: AcceptLane) -> None:
+    """Say yes to an offer."""
+    end = host.offers.pop(effect.offer)
+    if end.key != (effect.link, effect.lane) or end.key in host.lanes:
+        raise Violation("one owner", f"{host.name} accepts {end.key} as lane {(effect.link, effect.lane)}")
+    host.lanes[end.key] = end
+    end.stands = True
+    end.connection.send(1, encode(LaneAnswer(True)))
+    if not end.connection.open(1):
+        host.theatre.scheduler.after(0.0, host.post, _ended, end, "closed before it was accepted")
+
+
+def refuse(host: "PeerHost", effect: RefuseLane) -> None:
+    """Say no to an offer."""
+    end = host.offers.pop(effect.offer)
+    end.connection.send(1, encode(LaneAnswer(False, effect.reason)))
+    end.close("refused")
+
+
+def close(host: "PeerHost", key: LaneKey) -> None:
+    """Close a lane, if it is there."""
+    end = host.lanes.get(key)
+    if end is not None:
+        if end.part is not None:
+            raise Violation("one owner", f"{host.name} closes lane {key} while attempt {end.part.effect.attempt} has it")
+        del host.lanes[key]
+        end.close("closed")
+
+
+def _ended(end: LaneEnd, cause: str) -> None:
+    """The other end closed the lane, or it broke."""
+    host = end.host
+    if host.lanes.get(end.key) is not end:
+        return
+    if end.part is not None:
+        host.theatre.plane.lane_broke(end, cause)
+    elif not end.stands:
+        _give_up(end, cause)
+    else:
+        del host.lanes[end.key]
+        end.stands = False
+        host.handle(LaneClosed(*end.key, cause))
+
+
+def returned(end: LaneEnd) -> None:
+    """A run has let go of this end; what happened to it meanwhile is noticed now."""
+    end.part = None
+    if not end.connection.open(end.side):
+        end.host.theatre.scheduler.after(0.0, end.host.post, _ended, end, "closed while it was lent")

@@ -1,0 +1,170 @@
+"""The master as an onlooker sees it: built only from what goes into it and comes out, never from its own state.
+
+Owns the picture that the checkers compare the master's decisions with. Judges nothing.
+"""
+
+from collections.abc import Iterator
+
+from pccl.core.effects import Close, Closed, MasterEffect, MasterEvent, Received, Send
+from pccl.core.messages import (
+    AskPending,
+    CollectiveSpec,
+    Done,
+    Failed,
+    Initiate,
+    Join,
+    Kick,
+    Leave,
+    LinkDown,
+    LinkSpec,
+    LinkUp,
+    Outcome,
+    PendingAnswer,
+    RefusedCollective,
+    RefusedPending,
+    RefusedTopology,
+    Start,
+    ToMaster,
+    Topology,
+    TopologyUpdated,
+    ToPeer,
+    VoteTopology,
+    Wire,
+)
+from pccl.types import PeerId
+
+
+class Known:
+    """What the master was told by one peer and told it."""
+
+    def __init__(self, connection: int, join: Join) -> None:
+        self.connection = connection
+        self.peer = PeerId(join.peer)
+        self.group = join.group
+        self.topology: Topology | None = None
+        """The last one sent; a peer is accepted from the first on."""
+        self.was_accepted = False
+        """Accepted before the event that is being handled."""
+        self.updating = False
+        self.asking = False
+        self.initiated: dict[int, CollectiveSpec] = {}
+        self.links: dict[int, LinkSpec] = {}
+        """Links of the last `Wire` sent."""
+        self.up: set[int] = set()
+
+    @property
+    def waits(self) -> bool:
+        """It has called something that the master has not answered."""
+        return self.updating or self.asking or bool(self.initiated) or self.topology is None
+
+
+class Attempt:
+    """One attempt of one collective."""
+
+    def __init__(self, start: Start, group: int) -> None:
+        self.tag = start.tag
+        self.number = start.attempt
+        self.epoch = start.epoch
+        self.lanes = start.lanes
+        self.group = group
+        self.participants: dict[PeerId, Known] = {}
+        self.reports: dict[PeerId, bool] = {}
+        self.outcome: Outcome | None = None
+
+
+class Ledger:
+    """All peers that the master knows, and all attempts."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, Known] = {}
+        self.attempts: dict[int, Attempt] = {}
+        self.running: dict[int, Attempt] = {}
+        self.leaving: set[int] = set()
+        """Connections that the effects of the present event close."""
+
+    def accepted(self) -> Iterator[Known]:
+        """Those on the roster."""
+        return (known for known in self.known.values() if known.topology is not None)
+
+    def electorate(self) -> Iterator[Known]:
+        """Those whose votes count for what is decided right now: accepted before this event, and staying after it."""
+        return (each for each in self.known.values() if each.was_accepted and each.connection not in self.leaving)
+
+    def find(self, peer: PeerId) -> Known | None:
+        """The peer with this id."""
+        return next((known for known in self.known.values() if known.peer == peer), None)
+
+    # ── in ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def open(self, event: MasterEvent, effects: list[MasterEffect]) -> None:
+        """An event has been handled: note what it said, before its effects are read one by one."""
+        for known in self.known.values():
+            known.was_accepted = known.topology is not None
+        self.leaving = {effect.connection for effect in effects if isinstance(effect, Close)}
+        if isinstance(event, Closed):
+            self._forget(event.connection)
+        elif isinstance(event, Received):
+            if isinstance(event.message, Join) and event.connection not in self.known:
+                self.known[event.connection] = Known(event.connection, event.message)
+            elif event.connection in self.known:
+                self._received(self.known[event.connection], event.message)
+
+    def _received(self, known: Known, message: ToMaster) -> None:
+        match message:
+            case VoteTopology():
+                known.updating = True
+            case AskPending():
+                known.asking = True
+            case Initiate(tag, spec):
+                known.initiated[tag] = spec
+            case Done(_, number):
+                self.attempts[number].reports[known.peer] = True
+            case Failed(_, number):
+                self.attempts[number].reports[known.peer] = False
+            case LinkUp(link):
+                known.up.add(link)
+            case LinkDown(link):
+                known.up.discard(link)
+            case Leave():
+                self._forget(known.connection)
+
+    # ── out ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def deliveries(self, effects: list[MasterEffect]) -> Iterator[tuple[Known, ToPeer]]:
+        """Each message to each known peer; the ledger notes it once the caller has looked at it."""
+        for effect in effects:
+            if isinstance(effect, Send):
+                for connection in effect.connections:
+                    known = self.known.get(connection)
+                    if known is not None:
+                        yield known, effect.message
+                        self._sent(known, effect.message)
+            elif isinstance(effect, Close):
+                self._forget(effect.connection)
+
+    def _sent(self, known: Known, message: ToPeer) -> None:
+        match message:
+            case Topology():
+                known.topology = message
+            case TopologyUpdated() | RefusedTopology():
+                known.updating = False
+            case PendingAnswer() | RefusedPending():
+                known.asking = False
+            case RefusedCollective(tag):
+                known.initiated.pop(tag, None)
+            case Start(_, number):
+                attempt = self.attempts.setdefault(number, Attempt(message, known.group))
+                attempt.participants[known.peer] = known
+                self.running[number] = attempt
+            case Outcome(tag, number):
+                known.initiated.pop(tag, None)
+                self.attempts[number].outcome = message
+                self.running.pop(number, None)
+            case Wire(links):
+                known.links = {link.number: link for link in links}
+                known.up &= known.links.keys()
+            case Kick():
+                pass
+
+    def _forget(self, connection: int) -> None:
+        self.known.pop(connection, None)

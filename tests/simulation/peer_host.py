@@ -1,0 +1,170 @@
+"""A peer's process: its core, its connections, its lanes and the person who makes the calls.
+
+Owns what the driver of a real peer owns. A `match` over effects, with no decision about the protocol.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from pccl.core.effects import (
+    AbortRun,
+    AcceptLane,
+    Call,
+    CloseLane,
+    CloseMaster,
+    Dial,
+    FromMaster,
+    MasterClosed,
+    MasterUp,
+    Note,
+    PeerEvent,
+    RefuseLane,
+    Request,
+    Resolve,
+    SendMaster,
+    StartRun,
+)
+from pccl.core.messages import LinkSpec, ToMaster, Topology, Wire
+from pccl.core.peer import Peer, PeerIdentity
+from pccl.wire.codec import decode_to_peer, encode
+from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
+from tests.simulation import lanes
+from tests.simulation.host import Host
+from tests.simulation.lanes import LaneEnd, LaneKey
+from tests.simulation.network import Connection
+from tests.simulation.trace import tell
+
+if TYPE_CHECKING:
+    from tests.simulation.people import Person
+    from tests.simulation.theatre import Theatre
+
+
+class PeerHost(Host):
+    """One process, for one membership."""
+
+    def __init__(self, theatre: "Theatre", identity: PeerIdentity, address: tuple[str, int], distance_s: float) -> None:
+        self.core = Peer(identity, theatre.plan.peer_limits)
+        super().__init__(theatre.scheduler, self.core, identity.peer[:8])
+        self.theatre = theatre
+        self.identity = identity
+        self.address = address
+        self.distance_s = distance_s
+        self.crashed = False
+        self.harms: list[str] = []
+        """What was done to it that may cost it its place."""
+        self.person: "Person | None" = None
+        self.control: Connection | None = None
+        self.lanes: dict[LaneKey, LaneEnd] = {}
+        self.offers: dict[int, LaneEnd] = {}
+        self.wired: dict[int, LinkSpec] = {}
+        self._reader = FrameReader(TO_PEER_FRAME_MAX)
+        self._numbers = 0
+
+    def next_number(self) -> int:
+        """A number for a call or an offer, never reused."""
+        self._numbers += 1
+        return self._numbers
+
+    # ── the master's connection ──────────────────────────────────────────────────────────────────────────────────────
+
+    def connected(self, control: Connection | None) -> None:
+        """The control connection stands, or could not be made."""
+        if control is None:
+            self.post(self.handle, MasterClosed("connection refused"))
+            return
+        self.control = control
+        control.attach(0, self._arrived, lambda cause: self.post(self._lost_master, cause))
+        self.post(self.handle, MasterUp())
+
+    def _arrived(self, data: bytes) -> None:
+        for body in self._reader.feed(data):
+            self.post(self._received, body)
+
+    def _received(self, body: bytes) -> None:
+        message = decode_to_peer(body)
+        if isinstance(message, Wire):
+            self.wired = {link.number: link for link in message.links}
+        if isinstance(message, Topology):
+            self.theatre.audience.tell("peer_told", self, message)
+        self.handle(FromMaster(message))
+
+    def _lost_master(self, cause: str) -> None:
+        self.handle(MasterClosed(cause))
+
+    def hears_everything(self) -> bool:
+        """Nothing that the master said is still on its way."""
+        if self.gone or self.frozen or self.harms or not self.idle or self.control is None:
+            return False
+        return self.control.open(0) and not self.control.flying[0]
+
+    # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def call(self, number: int, request: Request) -> None:
+        """The person makes a call."""
+        self.theatre.audience.tell("call_made", self, number, request)
+        self.handle(Call(number, request))
+
+    def waiting_s(self) -> float:
+        """How long the oldest call has waited."""
+        return 0.0 if self.person is None else self.person.waiting_s()
+
+    # ── the core ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def before(self, event: PeerEvent, effects: list[Any]) -> None:
+        if self.theatre.trace.on:
+            self.theatre.trace.line(self.scheduler.now, self.name, tell(event))
+
+    def perform(self, effect: Any) -> None:
+        theatre = self.theatre
+        if theatre.trace.on:
+            theatre.trace.line(self.scheduler.now, self.name, f"    → {tell(effect)}")
+        match effect:
+            case SendMaster(message):
+                self._send(message)
+            case Resolve(call, answer):
+                theatre.audience.tell("call_resolved", self, call, answer)
+                if self.person is not None:
+                    self.person.answered(call, answer)
+            case Dial():
+                lanes.dial(self, effect)
+            case AcceptLane():
+                lanes.accept(self, effect)
+            case RefuseLane():
+                lanes.refuse(self, effect)
+            case CloseLane(link, lane):
+                lanes.close(self, (link, lane))
+            case StartRun():
+                theatre.plane.start(self, effect)
+            case AbortRun():
+                theatre.plane.abort(self, effect)
+            case CloseMaster():
+                if self.control is not None:
+                    self.control.close(0, "closed by the peer")
+            case Note():
+                pass
+            case _:
+                raise AssertionError(f"unknown effect {effect}")
+
+    def _send(self, message: ToMaster) -> None:
+        self.theatre.audience.tell("peer_sends", self, message)
+        if self.control is not None:
+            self.control.send(0, frame(encode(message)))
+
+    # ── its end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def crash(self) -> None:
+        """The process is gone without a word."""
+        if not self.gone:
+            self.crashed = True
+            self.exit()
+
+    def exit(self) -> None:
+        """The process ends, and the kernel closes what it had."""
+        if self.gone:
+            return
+        self.gone = True
+        self.theatre.plane.host_gone(self)
+        if self.control is not None:
+            self.control.close(0, "connection reset")
+        for end in (*self.lanes.values(), *self.offers.values()):
+            end.close("connection reset")
+        self.theatre.host_ended(self)

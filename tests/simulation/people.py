@@ -1,0 +1,236 @@
+"""The people who train: scripts of calls, written as the loops that PCCL documents.
+
+All people of a run follow the same script. They keep in step because every answer is the same for everybody whom it
+concerns: a newcomer starts with the collectives, which is what the others do after they have let it in; whoever gets
+"aborted" tries that tag again while its group has others; nobody looks at anything else.
+"""
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from pccl.core.effects import (
+    Answer,
+    ArePeersPending,
+    Collective,
+    Failure,
+    FailureKind,
+    Request,
+    SayGoodbye,
+    UpdateTopology,
+    WaitAccepted,
+)
+from pccl.core.messages import CollectiveSpec
+from pccl.types import DataType, ReduceOp
+from tests.simulation.plan import Style
+
+if TYPE_CHECKING:
+    from tests.simulation.peer_host import PeerHost
+
+LONG_THOUGHT_S = 100.0
+"""A trainer may compute for longer than every limit of the protocol."""
+
+_STAYS = (FailureKind.ABORTED, FailureKind.TOO_FEW_PEERS, FailureKind.MISMATCH)
+"""Failures after which a person goes on; all others end its membership."""
+
+
+class Think(Struct, frozen=True):
+    """Compute for a while."""
+
+    seconds: float
+
+
+class Ask(Struct, frozen=True):
+    """Make these calls side by side and wait for all answers."""
+
+    requests: tuple[Request, ...]
+
+
+class Out(Exception):
+    """The membership is over."""
+
+
+Script = Generator[Think | Ask, tuple[Answer, ...], None]
+
+
+class Person:
+    """One person at one peer."""
+
+    def __init__(self, host: "PeerHost", script: Callable[["Person"], Script]) -> None:
+        self.host = host
+        self.theatre = host.theatre
+        self.steps = 0
+        """Rounds of the loop that it has completed."""
+        self.leaving = False
+        self._script = script(self)
+        self._open: dict[int, float] = {}
+        self._asked: dict[int, Answer] = {}
+        """Calls of the present wish in its order, and their answers."""
+        self._unanswered: set[int] = set()
+        self._thinks = False
+
+    def start(self) -> None:
+        """Begin."""
+        self._go_on(())
+
+    def waiting_s(self) -> float:
+        """How long the oldest open call has waited."""
+        return self.theatre.scheduler.now - min(self._open.values(), default=self.theatre.scheduler.now)
+
+    def answered(self, call: int, answer: Answer) -> None:
+        """A call was answered; the script goes on a moment later, as a thread that wakes up."""
+        self._open.pop(call, None)
+        self._unanswered.discard(call)
+        if call in self._asked:
+            self._asked[call] = answer
+            if not self._unanswered:
+                answers = tuple(self._asked.values())
+                self._asked = {}
+                self.theatre.scheduler.after(0.0, self.host.post, self._go_on, answers)
+
+    def leave(self) -> None:
+        """Say goodbye now, whatever else is going on."""
+        if not self.leaving:
+            self.leaving = True
+            self._script.close()
+            self._stop_thinking()
+            self.host.post(self._leave)
+
+    def _leave(self) -> None:
+        call = self.host.next_number()
+        self._open[call] = self.theatre.scheduler.now
+        self.host.call(call, SayGoodbye())
+        self.theatre.scheduler.after(0.0, self._exit_when_answered)
+
+    def _exit_when_answered(self) -> None:
+        if self._open and not self.host.gone:
+            self.theatre.scheduler.after(0.25, self._exit_when_answered)
+        else:
+            self.host.post(self.host.exit)
+
+    def _go_on(self, answers: tuple[Answer, ...]) -> None:
+        if self.leaving:
+            return
+        self._stop_thinking()
+        try:
+            wish = self._script.send(answers) if answers else next(self._script)
+        except (StopIteration, Out):
+            self.leave()
+            return
+        if isinstance(wish, Think):
+            self._thinks = True
+            self.theatre.thinkers(+1)
+            self.theatre.scheduler.after(wish.seconds, self.host.post, self._go_on, ())
+        else:
+            self._asked = dict.fromkeys((self.host.next_number() for _ in wish.requests), None)
+            self._unanswered = set(self._asked)
+            for call, request in zip(self._asked, wish.requests, strict=True):
+                delay_s = self.theatre.random.uniform(0.0, 0.01)
+                self.theatre.scheduler.after(delay_s, self.host.post, self._make, call, request)
+
+    def _make(self, call: int, request: Request) -> None:
+        if not self.leaving:
+            self._open[call] = self.theatre.scheduler.now
+            self.host.call(call, request)
+
+    def _stop_thinking(self) -> None:
+        if self._thinks:
+            self._thinks = False
+            self.theatre.thinkers(-1)
+
+    gone = _stop_thinking
+    """The process has ended, and with it the thought."""
+
+
+# ── scripts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Answers = Generator[Think | Ask, tuple[Answer, ...], tuple[Answer, ...]]
+
+
+def train(person: Person) -> Script:
+    """Connect, then step after step."""
+    yield from _ask(WaitAccepted())
+    while True:
+        pending = yield from _collectives(person)
+        yield from _think(person)
+        yield from _renew(person, pending)
+        person.steps += 1
+        person.theatre.stepped()
+        yield from _think(person)
+
+
+def _ask(*requests: Request) -> Answers:
+    answers = yield Ask(requests)
+    for answer in answers:
+        if isinstance(answer, Failure) and answer.kind not in _STAYS:
+            raise Out
+    return answers
+
+
+def _think(person: Person) -> Script:
+    random, plan = person.theatre.random, person.theatre.plan
+    if random.random() < plan.long_thought and person.theatre.acting:
+        yield Think(random.uniform(0.0, LONG_THOUGHT_S))
+    elif random.random() < 0.7:
+        yield Think(random.uniform(0.05, plan.think_s))
+
+
+def _collectives(person: Person) -> Generator[Think | Ask, tuple[Answer, ...], bool]:
+    """Reduce all tags, again and again until each is committed or nobody else is there; True if somebody waits."""
+    pending = False
+    tags = list(range(person.theatre.plan.tags))
+    ask_pending = person.theatre.plan.style is Style.OVERLAP
+    while tags:
+        person.theatre.random.shuffle(tags)
+        requests: list[Request] = [Collective(tag, _spec(tag)) for tag in tags]
+        if ask_pending:
+            requests.insert(person.theatre.random.randint(0, len(tags)), ArePeersPending())
+        requests = _stray(person, requests)
+        answers = yield from _ask(*requests)
+        pairs = list(zip(requests, answers, strict=True))
+        ask_pending = False
+        # A mismatch is answered by a fresh topology, where everybody meets again.
+        pending = pending or any(answer is True or _mismatch(answer) for answer in answers)
+        aborted = [request for request, answer in pairs if isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED]
+        tags = [request.tag for request in aborted if isinstance(request, Collective)]
+        if len(person.host.core.ring) < 2:
+            break
+    return pending
+
+
+def _renew(person: Person, pending: bool) -> Script:
+    """Let in who waits, in the style of the run."""
+    style = person.theatre.plan.style
+    if style is Style.ASK_FIRST:
+        (answer,) = yield from _ask(ArePeersPending())
+        pending = answer is True or _mismatch(answer)
+    while pending or style is Style.UPDATE:
+        (answer,) = yield from _ask(UpdateTopology())
+        if not _mismatch(answer):
+            return
+
+
+def _mismatch(answer: Answer) -> bool:
+    return isinstance(answer, Failure) and answer.kind is FailureKind.MISMATCH
+
+
+def _spec(tag: int) -> CollectiveSpec:
+    # From a part of one lane's share to several shares: some collectives get one lane, some all that are free.
+    return CollectiveSpec(50_000 << tag % 4, DataType.FLOAT, ReduceOp.SUM)
+
+
+def _stray(person: Person, requests: list[Request]) -> list[Request]:
+    """Rarely, in runs of that kind, do something else than the others."""
+    random = person.theatre.random
+    if not person.theatre.acting or random.random() >= person.theatre.plan.strays:
+        return requests
+    match random.randrange(4):
+        case 0:
+            return [UpdateTopology()]
+        case 1:
+            return [ArePeersPending()]
+        case 2:
+            return [Collective(99, _spec(99))]
+        case _:
+            return [Collective(0, CollectiveSpec(7, DataType.DOUBLE, ReduceOp.MAX)), *requests[1:]]

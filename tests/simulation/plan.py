@@ -1,0 +1,117 @@
+"""What one seed decides: every probability and size of a run is drawn from it, so that runs differ in kind.
+
+A run with few faults of one sort finds other mistakes than one with all of them at once, so most faults are absent
+from most runs.
+"""
+
+from enum import Enum
+from random import Random
+
+from msgspec import Struct
+
+from pccl.core.limits import MasterLimits, PeerLimits
+from tests.simulation.network import TCP_GIVES_UP_S
+
+PEERS_MAX = 16
+
+FAULTS: dict[str, float] = {
+    "crash": 1.0,
+    "crash_between_effects": 1.0,
+    "freeze": 0.7,
+    "slow": 0.5,
+    "cut_control": 0.7,
+    "lose_control": 0.5,
+    "cut_lane": 1.0,
+    "lose_lane": 0.3,
+    "block_pair": 0.7,
+    "goodbye": 0.5,
+    "join": 2.0,
+    "pause_master": 0.3,
+}
+"""How often each fault strikes where it is present at all, relative to the others."""
+
+
+class Style(Enum):
+    """What the people of a run do, the same for all of them: PCCL's documented loops."""
+
+    UPDATE = "update_topology in every step"
+    ASK_FIRST = "are_peers_pending in every step, update_topology if so"
+    OVERLAP = "are_peers_pending while the collectives run, update_topology if so"
+
+
+class Plan(Struct, frozen=True, kw_only=True):
+    """One run."""
+
+    peers: int
+    peers_max: int
+    groups: int
+    lanes: tuple[int, ...]
+    """Asked for by the peers of each group; 0 leaves it to the master."""
+    tags: int
+    style: Style
+    strays: float
+    """Probability per step that a person does something else than the others."""
+    distance_s: float
+    """Largest one-way delay between a peer and the middle of the network."""
+    jitter_s: float
+    think_s: float
+    long_thought: float
+    """Probability that a thought takes much longer than every limit."""
+    run_s: float
+    run_failure: float
+    lane_lost_by_abort: float
+    nat: float
+    rejoin: float
+    faults: dict[str, float]
+    fault_every_s: float
+    master_crashes: bool
+    safety_s: float
+    master_limits: MasterLimits
+    peer_limits: PeerLimits
+
+    @property
+    def wait_bound_s(self) -> float:
+        """A wait that no fault prolongs ends within this: the slowest way in which one fault is noticed and repaired.
+
+        Silence limits count from the last sign of life and are checked at intervals, hence twice; a link is tried
+        from both ends; what the protocol does not notice the kernels do.
+        """
+        silence = 2 * max(self.master_limits.silence_s, self.peer_limits.master_silence_s)
+        links = 4 * self.master_limits.link_timeout_s + 2 * self.master_limits.redial_s
+        return max(silence + links, TCP_GIVES_UP_S) + 20 * self.distance_s + self.run_s + 10.0
+
+
+def draw(random: Random) -> Plan:
+    """The plan of a seed."""
+    peers_max = random.choice((2, 3, 3, 4, 4, 5, 6, 8, 12, PEERS_MAX))
+    groups = random.choice((1, 1, 1, 2, 3))
+    present = {name: weight for name, weight in FAULTS.items() if random.random() < 0.4}
+    quiet = random.random() < 0.1
+    return Plan(
+        peers=random.randint(1, peers_max),
+        peers_max=peers_max,
+        groups=groups,
+        lanes=tuple(random.choice((0, 0, 1, 2, 3)) for _ in range(groups)),
+        tags=random.choice((1, 1, 2, 3, 6)),
+        style=random.choice(list(Style)),
+        strays=random.choice((0.0, 0.0, 0.0, 0.1)),
+        distance_s=random.choice((0.0002, 0.005, 0.05, 0.15)),
+        jitter_s=random.choice((0.0001, 0.005, 0.05)),
+        think_s=random.choice((0.5, 2.0, 5.0)),
+        long_thought=random.choice((0.0, 0.0, 0.02)),
+        run_s=random.choice((0.05, 0.5, 3.0)),
+        run_failure=random.choice((0.0, 0.0, 0.02)),
+        lane_lost_by_abort=random.choice((0.0, 0.3, 1.0)),
+        nat=random.choice((0.0, 0.0, 0.2, 0.5)),
+        rejoin=random.choice((0.0, 0.5, 1.0)),
+        faults={} if quiet else {**present, "join": FAULTS["join"]},
+        fault_every_s=random.choice((0.3, 1.0, 3.0, 10.0)),
+        master_crashes=random.random() < 0.05,
+        safety_s=random.choice((20.0, 60.0, 150.0)),
+        master_limits=_master_limits(random),
+        peer_limits=PeerLimits(master_silence_s=random.choice((40.0, 60.0))),
+    )
+
+
+def _master_limits(random: Random) -> MasterLimits:
+    return MasterLimits(silence_s=random.choice((15.0, 30.0, 60.0)), default_lanes=random.choice((1, 2, 4)))

@@ -1,0 +1,176 @@
+"""The scripted data plane: runs that succeed, fail, stall and race as real ones may, and integers in place of tensors.
+
+A run makes progress once all of its participants have started it. Everybody needs some bytes of everybody, and the
+last bytes of its previous peer; whoever stops before these have left keeps the others from finishing. A run that
+cannot finish says nothing until a lane breaks or it is aborted, exactly as a thread that waits for bytes.
+"""
+
+from typing import TYPE_CHECKING
+
+from pccl.core.effects import AbortRun, RunEnded, StartRun
+from pccl.types import PeerId
+from tests.simulation.lanes import LaneEnd, LaneKey, returned
+
+if TYPE_CHECKING:
+    from tests.simulation.peer_host import PeerHost
+    from tests.simulation.theatre import Theatre
+
+NO_PROGRESS_S = 20.0
+"""The data plane's own limit on a lane that passes no bytes."""
+
+_NEVER = float("inf")
+
+
+class Run:
+    """One attempt, as all of its participants see it."""
+
+    def __init__(self, attempt: int, size: int) -> None:
+        self.attempt = attempt
+        self.size = size
+        self.parts: dict[int, Part] = {}
+
+
+class Part:
+    """One participant's part of a run."""
+
+    def __init__(self, host: "PeerHost", effect: StartRun, run: Run, value: int) -> None:
+        self.host = host
+        self.effect = effect
+        self.run = run
+        self.value = value
+        self.result: int | None = None
+        self.succeeded = False
+        self.ended = False
+        self.stopped_at = _NEVER
+        """When it stopped sending without having finished."""
+        self.all_served_at = _NEVER
+        """When everybody has what it needs of this peer, except the last bytes for the next one."""
+        self.next_served_at = _NEVER
+
+    def ends(self) -> list[LaneEnd]:
+        """The lanes lent to it that are still there."""
+        keys = dict.fromkeys((*self.effect.to_next, *self.effect.from_prev))
+        return [self.host.lanes[key] for key in keys if key in self.host.lanes]
+
+
+class Plane:
+    """All runs."""
+
+    def __init__(self, theatre: "Theatre") -> None:
+        self._theatre = theatre
+        self._runs: dict[int, Run] = {}
+        self._parts: dict[tuple[str, int], Part] = {}
+
+    # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, host: "PeerHost", effect: StartRun) -> None:
+        """A peer lends its lanes and runs."""
+        theatre = self._theatre
+        run = self._runs.setdefault(effect.attempt, Run(effect.attempt, effect.size))
+        part = Part(host, effect, run, theatre.random.randrange(1, 1_000_000))
+        theatre.audience.tell("run_started", part)
+        run.parts[effect.rank] = part
+        self._parts[host.name, effect.attempt] = part
+        for end in part.ends():
+            end.part = part
+            if not end.connection.open(end.side):
+                self.lane_broke(end, "closed before the run began")
+            elif end.connection.vanished:
+                self.stall(end)
+        if len(run.parts) == run.size:
+            self._plan_end(run)
+        if theatre.random.random() < theatre.plan.run_failure:
+            theatre.scheduler.after(theatre.random.uniform(0.0, theatre.plan.run_s), self._end, part, "bad segment", ())
+
+    def abort(self, host: "PeerHost", effect: AbortRun) -> None:
+        """A peer wants its run to stop; success may still win the race."""
+        part = self._parts[host.name, effect.attempt]
+        self._theatre.scheduler.after(self._theatre.random.uniform(0.0, 0.05), self._stop, part)
+
+    # ── what happens to runs ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def lane_broke(self, end: LaneEnd, cause: str) -> None:
+        """A lent lane was closed by the other end or cut."""
+        if end.part is not None:
+            delay_s = self._theatre.random.uniform(0.0, 0.02)
+            self._theatre.scheduler.after(delay_s, self._end, end.part, f"lane {end.key}: {cause}", (end.key,))
+
+    def stall(self, end: LaneEnd) -> None:
+        """A lent lane passes no bytes any more."""
+        part = end.part
+        if part is not None and not part.ended:
+            part.stopped_at = min(part.stopped_at, self._theatre.scheduler.now)
+            self._theatre.scheduler.after(NO_PROGRESS_S, self._end, part, f"no progress on lane {end.key}", (end.key,))
+
+    def host_gone(self, host: "PeerHost") -> None:
+        """A process ended: its runs send nothing any more."""
+        for end in host.lanes.values():
+            if end.part is not None:
+                end.part.stopped_at = min(end.part.stopped_at, self._theatre.scheduler.now)
+                end.part.ended = True
+
+    def _plan_end(self, run: Run) -> None:
+        random, scheduler = self._theatre.random, self._theatre.scheduler
+        duration_s = random.uniform(0.0, self._theatre.plan.run_s)
+        total = sum(part.value for part in run.parts.values())
+        for part in run.parts.values():
+            part.result = total
+            part.all_served_at = scheduler.now + duration_s * random.uniform(0.3, 0.8)
+            part.next_served_at = scheduler.now + duration_s * random.uniform(0.8, 1.0)
+            scheduler.after(duration_s + random.uniform(0.0, 0.1), self._try_success, part)
+
+    def _try_success(self, part: Part) -> None:
+        if part.ended:
+            return
+        others = [other for other in part.run.parts.values() if other is not part]
+        previous = part.run.parts[(part.effect.rank - 1) % part.run.size]
+        if any(other.stopped_at < other.all_served_at for other in others):
+            return
+        if previous.stopped_at < previous.next_served_at:
+            return
+        if part.host.frozen or any(other.host.frozen and not other.ended for other in others):
+            # A stopped process sends nothing, but goes on when it is continued.
+            self._theatre.scheduler.after(0.5, self._try_success, part)
+            return
+        part.succeeded = True
+        self._end(part, "", ())
+
+    def _stop(self, part: Part) -> None:
+        if part.host.frozen:
+            self._theatre.scheduler.after(0.5, self._stop, part)
+            return
+        random, chance = self._theatre.random, self._theatre.plan.lane_lost_by_abort
+        broken = tuple(end.key for end in part.ends() if random.random() < chance)
+        self._end(part, "aborted", broken)
+
+    def _end(self, part: Part, cause: str, broken: tuple[LaneKey, ...]) -> None:
+        if part.ended or part.host.gone:
+            return
+        part.ended = True
+        if cause:
+            part.succeeded = False
+            part.stopped_at = min(part.stopped_at, self._theatre.scheduler.now)
+        part.host.post(self._let_go, part, cause, broken)
+
+    def _let_go(self, part: Part, cause: str, broken: tuple[LaneKey, ...]) -> None:
+        for end in part.ends():
+            if end.key in broken:
+                end.part = None
+                del part.host.lanes[end.key]
+                end.close("broken by an aborted run")
+            else:
+                returned(end)
+        self._theatre.audience.tell("run_ended", part)
+        part.host.handle(RunEnded(part.effect.tag, part.effect.attempt, cause, broken))
+
+    # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def part(self, host: "PeerHost", attempt: int) -> Part | None:
+        """What a peer did in an attempt."""
+        return self._parts.get((host.name, attempt))
+
+    def expected_sum(self, attempt: int, ring: tuple[PeerId, ...]) -> int | None:
+        """The sum over exactly this ring, None if it is not the ring that ran."""
+        parts = self._runs[attempt].parts
+        values = {part.host.identity.peer: part.value for part in parts.values()}
+        return sum(values.values()) if set(values) == set(ring) and len(ring) == len(values) else None

@@ -1,0 +1,391 @@
+"""What our sources must look like, as pure functions from one parsed file to the sentences that say what is wrong.
+
+Owns the rules and their tables. Must not know where the sources lie: `test_sources.py` reads them.
+"""
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+
+@dataclass(frozen=True)
+class Source:
+    """One Python file. The path is relative to the repository, such as `src/pccl/core/master.py`."""
+
+    path: PurePosixPath
+    text: str
+    tree: ast.Module
+
+    @classmethod
+    def parse(cls, path: str, text: str) -> "Source":
+        return cls(PurePosixPath(path), text, ast.parse(text, filename=path))
+
+    @property
+    def module(self) -> tuple[str, ...]:
+        """Names below `pccl`: ("core", "master"). Empty for the package itself and for files outside `src/pccl/`."""
+        if self.path.parts[:2] != ("src", "pccl"):
+            return ()
+        names = self.path.with_suffix("").parts[2:]
+        return names[:-1] if names[-1] == "__init__" else names
+
+    @property
+    def in_package(self) -> bool:
+        return self.path.parts[:2] == ("src", "pccl")
+
+    @property
+    def in_core(self) -> bool:
+        return self.module[:1] == ("core",)
+
+    def at(self, node: ast.AST, sentence: str) -> str:
+        return f"{self.path}:{getattr(node, 'lineno', 1)}: {sentence}"
+
+
+Rule = Callable[[Source], Iterator[str]]
+
+# ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_SETTINGS = ("types", "core.limits", "errors")
+_BELOW_NET = ("types", "core", "errors", "config", "environment", "wire", "dataplane")
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "types": (),
+    "core": ("types",),
+    "errors": ("types", "core.effects"),
+    "config": _SETTINGS,
+    "environment": (*_SETTINGS, "config"),
+    "wire": ("types", "core", "errors"),
+    "dataplane": ("types", "core", "errors"),
+    "net": _BELOW_NET,
+    "communicator": (*_BELOW_NET, "net"),
+    "": (*_BELOW_NET, "net", "communicator"),
+    "training": (*_BELOW_NET, "net", "communicator", ""),
+    "cli": (*_BELOW_NET, "net", "communicator", ""),
+}
+"""Who may import whom inside the package: `types ← core ← wire ← net ← communicator ← training, cli`, `dataplane`
+beside `wire`. A name with a dot grants that module only; the empty name is the package itself: its public names."""
+
+CORE_MAY_IMPORT = {
+    "__future__",
+    "abc",
+    "bisect",
+    "collections",
+    "dataclasses",
+    "enum",
+    "functools",
+    "heapq",
+    "itertools",
+    "math",
+    "msgspec",
+    "pccl",
+    "typing",
+}
+"""Computation only. A list of what is forbidden would always be one clock short."""
+
+CORE_MAY_NOT_CALL = {"open", "print", "input", "breakpoint", "eval", "exec", "hash"}
+"""I/O, and `hash`, whose values differ from run to run: a seed of the simulator must replay anywhere."""
+
+RUNS_CODE_WHEN_READ = {"pickle", "marshal", "shelve", "dill", "cloudpickle"}
+
+
+def imported_modules(source: Source) -> Iterator[tuple[ast.stmt, str]]:
+    """Every module named by an import, with `from a import b` told as `a.b`: b may be a module or a name in it."""
+    package = ("pccl", *source.module)
+    if source.path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            prefix = ".".join((*base, node.module) if node.module else base)
+            for alias in node.names:
+                yield node, f"{prefix}.{alias.name}"
+
+
+def import_direction(source: Source) -> Iterator[str]:
+    if not source.in_package:
+        return
+    own = source.module[0] if source.module else ""
+    if own not in MAY_IMPORT:
+        yield f"{source.path}:1: {own!r} is in no layer: decide in MAY_IMPORT what it may import, and who it"
+        return
+    granted = (*MAY_IMPORT[own], own)
+    for node, name in imported_modules(source):
+        if name.split(".")[0] != "pccl":
+            continue
+        target = name.removeprefix("pccl").removeprefix(".")
+        if target.split(".")[0] == "_native":
+            continue  # has a rule of its own
+        if target.split(".")[0] not in MAY_IMPORT:
+            target = ""  # `from pccl import Communicator`: a public name of the package itself
+        if not any(target == grant or (grant and target.startswith(f"{grant}.")) for grant in granted):
+            yield source.at(node, f"{own or 'pccl'!r} must not import {name!r}")
+
+
+def single_importers(source: Source) -> Iterator[str]:
+    """The native part has one door, and importing `pccl` must never load torch."""
+    if not source.in_package:
+        return
+    for node, name in imported_modules(source):
+        if "_native" in name.split(".") and source.module != ("dataplane", "native"):
+            yield source.at(node, "only dataplane/native.py imports _native")
+        if name.split(".")[0] == "torch" and source.module[:1] != ("training",):
+            yield source.at(node, "only training/ imports torch")
+
+
+def no_pickle(source: Source) -> Iterator[str]:
+    for node, name in imported_modules(source):
+        if name.split(".")[0] in RUNS_CODE_WHEN_READ:
+            yield source.at(node, f"{name!r} runs code when it reads: messages are msgspec structs")
+
+
+# ── purity of the core ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def core_imports(source: Source) -> Iterator[str]:
+    if source.in_core:
+        for node, name in imported_modules(source):
+            if name.split(".")[0] not in CORE_MAY_IMPORT:
+                yield source.at(node, f"the core is pure: it must not import {name!r}")
+
+
+def core_calls(source: Source) -> Iterator[str]:
+    if source.in_core:
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CORE_MAY_NOT_CALL:
+                yield source.at(node, f"the core is pure: it must not call {node.func.id!r}")
+
+
+_ORDER_DOES_NOT_MATTER = {"sorted", "set", "frozenset", "any", "all", "len", "sum", "min", "max", "bool"}
+_KEEPS_ORDER = {"list", "tuple", "iter", "enumerate", "zip", "map", "filter", "dict", "deque", "next"}
+_SET_METHODS = {"union", "intersection", "difference", "symmetric_difference"}
+
+
+def core_order(source: Source) -> Iterator[str]:
+    """Sets of strings have another order in each process, so no effect may follow from one.
+
+    A set is known by its literal, its constructor or the annotation of its name in the same file: enough to catch the
+    slip, at the price of an unneeded `sorted` when two things share a name.
+    """
+    if not source.in_core:
+        return
+    names = _names_of_sets(source.tree)
+    harmless = {
+        argument
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _ORDER_DOES_NOT_MATTER
+        for argument in node.args
+    }
+    for node in ast.walk(source.tree):
+        for iterated in () if node in harmless else _iterated_in_order(node):
+            if _is_set(iterated, names):
+                yield source.at(iterated, f"order of a set: wrap {ast.unparse(iterated)!r} in sorted(), or use a dict")
+
+
+def _iterated_in_order(node: ast.AST) -> list[ast.expr]:
+    match node:
+        case ast.For(iter=iterated):
+            return [iterated]
+        case ast.ListComp() | ast.GeneratorExp() | ast.DictComp():
+            return [generator.iter for generator in node.generators]
+        case ast.Starred(value=value):
+            return [value]
+        case ast.Call(func=ast.Name(id=name)) if name in _KEEPS_ORDER:
+            return list(node.args)
+        case ast.Call(func=ast.Attribute(attr="join" | "extend")):
+            return list(node.args)
+        case ast.Call(func=ast.Attribute(attr="pop", value=value), args=[]):
+            return [value]
+    return []
+
+
+def _names_of_sets(tree: ast.Module) -> set[str]:
+    names = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=name) | ast.Attribute(attr=name), annotation=annotation):
+                if _is_set_type(annotation):
+                    names.add(name)
+            case ast.arg(arg=name, annotation=annotation) if annotation is not None:
+                if _is_set_type(annotation):
+                    names.add(name)
+            case ast.Assign(targets=[ast.Name(id=name) | ast.Attribute(attr=name)], value=value):
+                if _is_set(value, set()):
+                    names.add(name)
+    return names
+
+
+def _is_set_type(annotation: ast.expr) -> bool:
+    base = annotation.value if isinstance(annotation, ast.Subscript) else annotation
+    return isinstance(base, ast.Name) and base.id in {"set", "frozenset", "AbstractSet"}
+
+
+def _is_set(node: ast.expr, names: set[str]) -> bool:
+    match node:
+        case ast.Set() | ast.SetComp():
+            return True
+        case ast.Call(func=ast.Name(id="set" | "frozenset")):
+            return True
+        case ast.Call(func=ast.Attribute(attr=method)) if method in _SET_METHODS:
+            return True
+        case ast.BinOp(op=ast.BitOr() | ast.BitAnd() | ast.Sub() | ast.BitXor(), left=left, right=right):
+            return _is_set(left, names) or _is_set(right, names)
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name in names
+    return False
+
+
+# ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+SAY_INSTEAD = {
+    "coordinator": "master",
+    "client": "peer",
+    "node": "peer",
+    "worker": "peer",
+    "replica": "peer",
+    "world": "roster or group",
+    "team": "group",
+    "generation": "epoch",
+    "channel": "lane",
+    "consensus request": "vote",
+    "comms op": "collective",
+    "seq nr": "attempt",
+    "piece": "chunk or segment",
+    "checksum": "digest",
+    "iteration": "round or step",
+}
+"""Words that have one in our vocabulary, and that nothing forces on us.
+
+Left out on purpose. Forced by Python or its libraries: server and stream (asyncio), cancel (asyncio and futures), block
+(blocking calls), action and command (argparse), status (exit status). Forced by PCCL's names: pending, result code.
+Plain English that a reader would miss: left, right, term, drop, registered."""
+
+PUBLIC_NAMES_OF_PCCL = (
+    "LARGEST_PEER_GROUP_WORLD_SIZE",
+    "GLOBAL_WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "local_world_size",
+    "MasterNode",
+)
+"""Scripts written for PCCL use these; they stay."""
+
+_PUBLIC = re.compile("|".join(rf"\b{name}\b" for name in PUBLIC_NAMES_OF_PCCL))
+_BANNED = re.compile("|".join(rf"\b{word}s?\b" for word in SAY_INSTEAD))
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+
+def words(source: Source) -> Iterator[str]:
+    """One word per concept, in the names we give, in strings and in comments."""
+    if not source.in_package:
+        return
+    for line, text in [*_names_given(source.tree), *_strings(source.tree), *_comments(source.text)]:
+        plain = _CAMEL.sub(" ", _PUBLIC.sub(" ", text)).replace("_", " ").lower()
+        for found in _BANNED.finditer(plain):
+            word = found.group().removesuffix("s")
+            yield f"{source.path}:{line}: say {SAY_INSTEAD[word]!r}, not {word!r} (in {text.strip()[:60]!r})"
+
+
+def _names_given(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Names where we choose them. Where they are only used they may be somebody else's, such as `asyncio.Server`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                yield node.lineno, name
+            case ast.arg(arg=name):
+                yield node.lineno, name
+            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                yield node.lineno, name
+            case ast.alias(asname=str(name)):
+                yield node.lineno, name
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.ExceptHandler(name=str(name)):
+                yield node.lineno, name
+
+
+def _strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.lineno, node.value
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+# ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+CORE_LINES_MAX = 2600
+"""Hard limits, some way above what we aim at (40, 300, 2,000): they stop growth, nothing more."""
+
+
+def docstring(source: Source) -> Iterator[str]:
+    """A file without a statement, such as an empty `__init__.py`, owns nothing that needs saying."""
+    if source.tree.body and ast.get_docstring(source.tree) is None:
+        yield f"{source.path}:1: a module opens with a docstring: what it owns and must not know"
+
+
+def sizes(source: Source) -> Iterator[str]:
+    lines = len(source.text.splitlines())
+    if lines > FILE_LINES_MAX:
+        yield f"{source.path}:1: {lines} lines in a file, the limit is {FILE_LINES_MAX}"
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = (node.end_lineno or node.lineno) - node.lineno + 1
+            if lines > FUNCTION_LINES_MAX:
+                yield source.at(node, f"{lines} lines in {node.name!r}, the limit is {FUNCTION_LINES_MAX}")
+
+
+def no_swallowed_failure(source: Source) -> Iterator[str]:
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.ExceptHandler(type=None):
+                yield source.at(node, "bare except: name what you expect")
+            case ast.ExceptHandler(type=ast.Name(id="Exception" | "BaseException"), body=[ast.Pass()]):
+                yield source.at(node, "a failure of any kind is swallowed: name what you expect")
+
+
+def no_sleep_in_tests(source: Source) -> Iterator[str]:
+    if source.path.parts[0] != "tests":
+        return
+    for node, name in imported_modules(source):
+        if name == "time.sleep":
+            yield source.at(node, "tests wait for events, not for time to pass")
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Attribute(attr="sleep", value=ast.Name(id="time")):
+                yield source.at(node, "tests wait for events, not for time to pass")
+
+
+RULES: tuple[Rule, ...] = (
+    import_direction,
+    single_importers,
+    no_pickle,
+    core_imports,
+    core_calls,
+    core_order,
+    words,
+    docstring,
+    sizes,
+    no_swallowed_failure,
+    no_sleep_in_tests,
+)
+
+
+def violations(source: Source) -> list[str]:
+    """All that is wrong with one file."""
+    return [sentence for rule in RULES for sentence in rule(source)]
+
+
+def core_size(sources: list[Source]) -> Iterator[str]:
+    """The one rule that needs all files at once."""
+    lines = sum(len(source.text.splitlines()) for source in sources if source.in_core)
+    if lines > CORE_LINES_MAX:
+        yield f"core/ has {lines} lines, the limit is {CORE_LINES_MAX}"

@@ -1,0 +1,43 @@
+"""Rings and their neighbours, against brute force."""
+
+from itertools import permutations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pccl.core.ring import Pair, arrange, pair, pairs
+from pccl.types import PeerId
+
+
+def peers(count: int) -> list[PeerId]:
+    return [PeerId(f"p{number:02d}") for number in range(count)]
+
+
+def test_one_peer_has_no_neighbour_two_share_one_link_three_have_three() -> None:
+    assert pairs(peers(1)) == ()
+    assert pairs(peers(2)) == (("p00", "p01"),)
+    assert len(set(pairs(peers(3)))) == 3
+
+
+@given(st.integers(3, 6), st.data())
+def test_arrange_finds_a_ring_exactly_when_there_is_one(count: int, data: st.DataObject) -> None:
+    members = peers(count)
+    every = [pair(a, b) for number, a in enumerate(members) for b in members[number + 1 :]]
+    avoid: list[Pair] = data.draw(st.lists(st.sampled_from(every), unique=True))
+    found = arrange(members, avoid)
+    possible = any(not set(pairs(order)) & set(avoid) for order in permutations(members))
+    assert (found is not None) == possible
+    if found is not None:
+        assert sorted(found) == sorted(members)
+        assert not set(pairs(found)) & set(avoid)
+
+
+def test_the_given_order_is_kept_when_nothing_is_in_its_way() -> None:
+    members = peers(5)
+    assert arrange(members, [pair(members[0], members[2])]) == tuple(members)
+
+
+def test_a_search_without_end_is_given_up() -> None:
+    """Twenty peers, one of which nobody can reach: without the bound this would take years."""
+    members = peers(20)
+    assert arrange(members, [pair(members[19], other) for other in members[:19]]) is None
