@@ -11,17 +11,17 @@ import os
 import secrets
 import threading
 import weakref
-from collections.abc import Callable
 from types import TracebackType
 from typing import Self, Unpack
 
-from pccl.config import Address, PeerConfig, PeerLimitSettings, configure_logging
-from pccl.core.effects import Answer, ArePeersPending, Failure, Request, UpdateTopology, WaitAccepted
+from pccl.config import PeerConfig, PeerLimitSettings, configure_logging
+from pccl.core.effects import Answer, ArePeersPending, Failure, FailureKind, Request, UpdateTopology, WaitAccepted
 from pccl.core.peer import Peer, PeerIdentity
 from pccl.errors import MasterLost, ProtocolError, UsageError, to_exception
 from pccl.net.data_plane import DataPlane, NoDataPlane
 from pccl.net.peer_shell import NotOurMaster, PeerShell
-from pccl.net.thread import LoopThread
+from pccl.net.sockets import in_words
+from pccl.net.thread import LoopEnded, LoopThread
 from pccl.types import Attribute, PeerId
 
 log = logging.getLogger("pccl")
@@ -98,12 +98,12 @@ class Communicator:
             raise UsageError(f"connect: n_attempts is {n_attempts}, but at least one attempt is needed")
         membership = _Membership(self._config, self._data_plane)
         try:
-            membership.connect(n_attempts)
+            answer = membership.connect(n_attempts)
         except BaseException:
             membership.abandon()
             raise
         self._membership = membership
-        self._call(WaitAccepted())
+        _value(answer)
 
     def close(self) -> None:
         """Leave the run, if this peer is in it. Never hangs, and may be called again."""
@@ -116,11 +116,11 @@ class Communicator:
 
     def update_topology(self) -> None:
         """Admit whoever waits. Returns when all accepted peers have called it and the new ring stands."""
-        self._call(UpdateTopology())
+        self._call("update_topology", UpdateTopology())
 
     def are_peers_pending(self) -> bool:
         """Does anybody wait to be admitted? All accepted peers must ask, and all get the same answer."""
-        return bool(self._call(ArePeersPending()))
+        return bool(self._call("are_peers_pending", ArePeersPending()))
 
     def get_attribute(self, attribute: Attribute) -> int:
         """A size of the run, as of the latest epoch. Never waits."""
@@ -158,11 +158,8 @@ class Communicator:
 
     # ── inside ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _call(self, request: Request) -> Answer:
-        answer = self._connected(type(request).__name__).call(request)
-        if isinstance(answer, Failure):
-            raise to_exception(answer)
-        return answer
+    def _call(self, what: str, request: Request) -> Answer:
+        return _value(self._connected(what).call(request))
 
     def _connected(self, what: str) -> "_Membership":
         self._check_process()
@@ -188,45 +185,69 @@ class _Membership:
         self._data_plane = data_plane
         self._shell: PeerShell | None = None
         self._thread = LoopThread("pccl-control", daemon=True)
-        self._process = os.getpid()
         self._leaving = threading.Lock()
+        self._farewells: list[asyncio.Future[None]] = []
+        """Kept: the loop itself would let the collector have them."""
         _living.add(self)
 
-    def connect(self, n_attempts: int) -> None:
-        self._thread.run(self._connect(n_attempts))
+    def connect(self, n_attempts: int) -> Answer:
+        """Join, and wait to be accepted."""
+        return self._thread.run(self._connect(n_attempts))
 
-    async def _connect(self, n_attempts: int) -> None:
-        listen, announce, master = self._config.listen, self._config.announce, self._config.master
+    async def _connect(self, n_attempts: int) -> Answer:
+        listen, announce = self._config.listen, self._config.announce
         self._shell = PeerShell(self._data_plane, _tell)
         try:
             port = self._shell.listen(listen.host, listen.port)
         except OSError as error:
-            raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {error}") from error
+            raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {in_words(error)}") from error
         me = PeerId(secrets.token_hex(16))
         identity = PeerIdentity(me, self._config.group, announce.host, announce.port or port, self._config.lanes)
         self.core = Peer(identity, self._config.limits)
-        await _try(n_attempts, master, lambda: self._join(master))
+        await self._join(self._shell, n_attempts)
+        return await self._shell.call(WaitAccepted())
 
-    async def _join(self, master: Address) -> None:
-        assert self._shell is not None
-        await self._shell.join(self.core, (master.host, master.port), ATTEMPT_TIMEOUT_S)
+    async def _join(self, shell: PeerShell, n_attempts: int) -> None:
+        master = self._config.master
+        for attempt in range(1, n_attempts + 1):
+            try:
+                await shell.join(self.core, (master.host, master.port), ATTEMPT_TIMEOUT_S)
+                return
+            except NotOurMaster as error:
+                raise ProtocolError(f"connect: no master of ours at {master}: {error}") from error
+            except OSError as error:
+                cause = in_words(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
+            log.info("attempt %d of %d to reach the master at %s: %s", attempt, n_attempts, master, cause)
+            if attempt < n_attempts:
+                await asyncio.sleep(ATTEMPT_PAUSE_S)
+        raise MasterLost(
+            f"connect: no master at {master} after {n_attempts} attempts, the last one: {cause}. "
+            "Start it with `pccl master`, or check the address"
+        )
 
     def call(self, request: Request) -> Answer:
-        assert self._shell is not None
-        return self._thread.run(self._shell.call(request))
+        assert self._shell is not None, "calls follow connect"
+        try:
+            return self._thread.run(self._shell.call(request))
+        except LoopEnded:
+            return Failure(FailureKind.CLOSED, "this Communicator was closed by another thread")
 
     def leave(self, timeout_s: float) -> None:
         with self._leaving:
-            if self in _living:
-                _living.discard(self)
+            if self not in _living:
+                return
+            _living.discard(self)
+            try:
                 self._thread.run(self._leave(timeout_s))
+            finally:
                 self._thread.stop()
-                self._thread.join(timeout_s)
+            self._thread.join(timeout_s)
 
     def abandon(self) -> None:
         """Leave without waiting for anything."""
-        _living.discard(self)
-        self._thread.post(lambda: asyncio.ensure_future(self._leave_and_stop()))
+        if self in _living:
+            _living.discard(self)
+            self._thread.post(lambda: self._farewells.append(asyncio.ensure_future(self._leave_and_stop())))
 
     async def _leave(self, timeout_s: float) -> None:
         if self._shell is not None:
@@ -236,22 +257,29 @@ class _Membership:
         try:
             await self._leave(GOODBYE_S)
         finally:
-            asyncio.get_running_loop().stop()
-
-
-async def _try(n_attempts: int, master: Address, attempt: Callable[[], object]) -> None:
-    raise NotImplementedError
+            self._thread.stop()
 
 
 _living: "weakref.WeakSet[_Membership]" = weakref.WeakSet()
+"""Memberships that have not left yet."""
 
-
-def _tell(reason: str) -> None:
-    if reason:
-        log.warning(reason)
+# In a forked child they are the parent's: the child says no goodbye for it.
+os.register_at_fork(after_in_child=_living.clear)
 
 
 @atexit.register
 def _leave_all() -> None:
+    """So that the others read that a peer left, not that it broke, when a script merely ends."""
     for membership in list(_living):
         membership.leave(EXIT_GOODBYE_S)
+
+
+def _value(answer: Answer) -> Answer:
+    if isinstance(answer, Failure):
+        raise to_exception(answer)
+    return answer
+
+
+def _tell(reason: str) -> None:
+    if reason:
+        log.warning("%s", reason)

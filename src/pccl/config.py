@@ -42,7 +42,6 @@ class MasterLimitSettings(TypedDict, total=False):
     silence_s: float
     candidate_silence_s: float
     link_timeout_s: float
-    link_stable_s: float
     redial_s: float
     avoid_s: float
     explain_after_s: float
@@ -111,8 +110,8 @@ class PeerConfig:
             master,
             _integer("peer_group", group, 0, GROUP_MAX),
             _integer("p2p_connection_pool_size (PCCL_LANES)", lanes or _environment("PCCL_LANES", "0"), 0, LANES_MAX),
-            parse_address("listen (PCCL_LISTEN)", listen or _environment("PCCL_LISTEN", ""), port_required=False),
-            parse_address("announce (PCCL_ANNOUNCE)", announce or _environment("PCCL_ANNOUNCE", ""), port_required=False),
+            _place("listen", "PCCL_LISTEN", listen),
+            _place("announce", "PCCL_ANNOUNCE", announce),
             _limits(PeerLimits(), limits),
         )
 
@@ -125,7 +124,7 @@ def parse_address(setting: str, text: str, *, port_required: bool = True) -> Add
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise UsageError(f"{setting}: {text!r} is ambiguous; write an IPv6 address in brackets, like [::1]:{DEFAULT_PORT}")
+        raise UsageError(f"{setting}: {text!r}: write an IPv6 address in brackets, like [::1]:{DEFAULT_PORT}")
     if not port and (port_required or colon):
         raise UsageError(f"{setting}: {text!r} has no port; write host:port, like 127.0.0.1:{DEFAULT_PORT}")
     if len(host) > 255 or any(character.isspace() or character in "[]" for character in host):
@@ -153,12 +152,16 @@ def configure_logging() -> None:
         logger.addHandler(handler)
 
 
+def _place(setting: str, variable: str, passed: str) -> Address:
+    return parse_address(f"{setting} ({variable})", passed or _environment(variable, ""), port_required=False)
+
+
 def _environment(name: str, default: str) -> str:
     return os.environ.get(name, "") or default
 
 
 def _limits(defaults: Limits, passed: Mapping[str, Any]) -> Limits:
-    values: dict[str, float | int] = {}
+    values: dict[str, Any] = {}
     for name in defaults.__struct_fields__:
         value = passed.get(name)
         if value is None:

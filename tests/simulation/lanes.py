@@ -52,8 +52,9 @@ def dial(host: "PeerHost", effect: Dial) -> None:
     connection.attach(0, lambda data: host.post(_answered, end, data), lambda cause: host.post(_ended, end, cause))
     if target is None:
         # A refusing machine says so at once, a packet filter says nothing.
-        wait_s = theatre.network.delay(distance) if theatre.random.random() < 0.5 else effect.timeout_s
-        theatre.scheduler.after(wait_s, host.post, _give_up, end, "connection refused or timed out")
+        silent = theatre.random.random() < theatre.plan.black_holes
+        wait_s = effect.timeout_s if silent else theatre.network.delay(distance)
+        theatre.scheduler.after(wait_s, host.post, _give_up, end, "timed out" if silent else "connection refused")
         return
     theatre.scheduler.after(effect.timeout_s, host.post, _give_up, end, "timed out")
     connection.attach(1, lambda data: target.post(_offered, target, connection, data), lambda cause: None)

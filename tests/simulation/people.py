@@ -51,6 +51,10 @@ class Out(Exception):
     """The membership is over."""
 
 
+class OutOfStep(Exception):
+    """Somebody did something else than the others."""
+
+
 Script = Generator[Think | Ask, tuple[Answer, ...], None]
 
 
@@ -149,23 +153,36 @@ Answers = Generator[Think | Ask, tuple[Answer, ...], tuple[Answer, ...]]
 
 
 def train(person: Person) -> Script:
-    """Connect, then step after step."""
+    """Connect, then step after step. Whoever hears that the calls did not fit goes where everybody meets again."""
     yield from _ask(WaitAccepted())
     while True:
-        pending = yield from _collectives(person)
-        yield from _think(person)
-        yield from _renew(person, pending)
+        try:
+            pending = yield from _collectives(person)
+            yield from _think(person)
+            yield from _renew(person, pending)
+        except OutOfStep:
+            yield from _meet()
         person.steps += 1
-        person.theatre.stepped()
         yield from _think(person)
 
 
 def _ask(*requests: Request) -> Answers:
     answers = yield Ask(requests)
-    for answer in answers:
-        if isinstance(answer, Failure) and answer.kind not in _STAYS:
-            raise Out
+    kinds = [answer.kind for answer in answers if isinstance(answer, Failure)]
+    if any(kind not in _STAYS for kind in kinds):
+        raise Out
+    if FailureKind.MISMATCH in kinds:
+        raise OutOfStep
     return answers
+
+
+def _meet() -> Script:
+    while True:
+        try:
+            yield from _ask(UpdateTopology())
+            return
+        except OutOfStep:
+            continue
 
 
 def _think(person: Person) -> Script:
@@ -186,12 +203,11 @@ def _collectives(person: Person) -> Generator[Think | Ask, tuple[Answer, ...], b
         requests: list[Request] = [Collective(tag, _spec(tag)) for tag in tags]
         if ask_pending:
             requests.insert(person.theatre.random.randint(0, len(tags)), ArePeersPending())
-        requests = _stray(person, requests)
+        requests = yield from _stray(person, requests)
         answers = yield from _ask(*requests)
         pairs = list(zip(requests, answers, strict=True))
         ask_pending = False
-        # A mismatch is answered by a fresh topology, where everybody meets again.
-        pending = pending or any(answer is True or _mismatch(answer) for answer in answers)
+        pending = pending or any(answer is True for answer in answers)
         aborted = [request for request, answer in pairs if isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED]
         tags = [request.tag for request in aborted if isinstance(request, Collective)]
         if len(person.host.core.ring) < 2:
@@ -202,17 +218,13 @@ def _collectives(person: Person) -> Generator[Think | Ask, tuple[Answer, ...], b
 def _renew(person: Person, pending: bool) -> Script:
     """Let in who waits, in the style of the run."""
     style = person.theatre.plan.style
+    if style is Style.UPDATE and _strays(person):
+        yield from _ask(ArePeersPending())
     if style is Style.ASK_FIRST:
         (answer,) = yield from _ask(ArePeersPending())
-        pending = answer is True or _mismatch(answer)
-    while pending or style is Style.UPDATE:
-        (answer,) = yield from _ask(UpdateTopology())
-        if not _mismatch(answer):
-            return
-
-
-def _mismatch(answer: Answer) -> bool:
-    return isinstance(answer, Failure) and answer.kind is FailureKind.MISMATCH
+        pending = answer is True
+    if pending or style is Style.UPDATE:
+        yield from _ask(UpdateTopology())
 
 
 def _spec(tag: int) -> CollectiveSpec:
@@ -220,17 +232,19 @@ def _spec(tag: int) -> CollectiveSpec:
     return CollectiveSpec(50_000 << tag % 4, DataType.FLOAT, ReduceOp.SUM)
 
 
-def _stray(person: Person, requests: list[Request]) -> list[Request]:
-    """Rarely, in runs of that kind, do something else than the others."""
-    random = person.theatre.random
-    if not person.theatre.acting or random.random() >= person.theatre.plan.strays:
+def _strays(person: Person) -> bool:
+    return person.theatre.acting and person.theatre.random.random() < person.theatre.plan.strays
+
+
+def _stray(person: Person, requests: list[Request]) -> Generator[Think | Ask, tuple[Answer, ...], list[Request]]:
+    """Rarely, in runs of that kind, do what can never complete together with what the others do.
+
+    Not every difference is one: a peer that calls another tag may yet call the missing one from another thread, so
+    the master can only explain such a wait, not end it."""
+    if not _strays(person):
         return requests
-    match random.randrange(4):
-        case 0:
-            return [UpdateTopology()]
-        case 1:
-            return [ArePeersPending()]
-        case 2:
-            return [Collective(99, _spec(99))]
-        case _:
-            return [Collective(0, CollectiveSpec(7, DataType.DOUBLE, ReduceOp.MAX)), *requests[1:]]
+    if person.theatre.random.random() < 0.5:
+        yield from _ask(UpdateTopology())
+        return requests
+    other_parameters = CollectiveSpec(7, DataType.DOUBLE, ReduceOp.MAX)
+    return [Collective(each.tag, other_parameters) if isinstance(each, Collective) else each for each in requests]

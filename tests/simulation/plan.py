@@ -61,6 +61,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     run_failure: float
     lane_lost_by_abort: float
     nat: float
+    black_holes: float
+    """Probability that a dial which is not let through gets no answer instead of a refusal."""
     rejoin: float
     faults: dict[str, float]
     fault_every_s: float
@@ -103,6 +105,7 @@ def draw(random: Random) -> Plan:
         run_failure=random.choice((0.0, 0.0, 0.02)),
         lane_lost_by_abort=random.choice((0.0, 0.3, 1.0)),
         nat=random.choice((0.0, 0.0, 0.2, 0.5)),
+        black_holes=random.choice((0.0, 0.5, 1.0)),
         rejoin=random.choice((0.0, 0.5, 1.0)),
         faults={} if quiet else {**present, "join": FAULTS["join"]},
         fault_every_s=random.choice((0.3, 1.0, 3.0, 10.0)),
@@ -110,6 +113,35 @@ def draw(random: Random) -> Plan:
         safety_s=random.choice((20.0, 60.0, 150.0)),
         master_limits=_master_limits(random),
         peer_limits=PeerLimits(master_silence_s=random.choice((40.0, 60.0))),
+    )
+
+
+def by_hand() -> Plan:
+    """The plan of a scenario: ten milliseconds from anybody to anybody, and nothing happens by itself."""
+    return Plan(
+        peers=0,
+        peers_max=PEERS_MAX,
+        groups=1,
+        lanes=(0,),
+        tags=0,
+        style=Style.UPDATE,
+        strays=1.0,
+        distance_s=0.0,
+        jitter_s=0.0,
+        think_s=0.0,
+        long_thought=0.0,
+        run_s=0.0,
+        run_failure=0.0,
+        lane_lost_by_abort=0.0,
+        nat=0.0,
+        black_holes=0.0,
+        rejoin=0.0,
+        faults={},
+        fault_every_s=1.0,
+        master_crashes=False,
+        safety_s=0.0,
+        master_limits=MasterLimits(default_lanes=1),
+        peer_limits=PeerLimits(),
     )
 
 

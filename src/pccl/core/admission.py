@@ -33,8 +33,8 @@ class MemberStage(Enum):
 
 MEMBER_STAGES: dict[MemberStage, tuple[str, tuple[MemberStage, ...]]] = {
     MemberStage.CANDIDATE: (
-        "joined; waits for all accepted peers to vote for a new topology",
-        (MemberStage.TRIED, MemberStage.GONE),
+        "joined; waits for all accepted peers to vote for a new topology (with nobody accepted: for nothing)",
+        (MemberStage.TRIED, MemberStage.ACCEPTED, MemberStage.GONE),
     ),
     MemberStage.TRIED: (
         "part of the trial: links to its future neighbours are being made",
@@ -66,6 +66,14 @@ class Admission:
         self._wiring = wiring
         self._outbox = outbox
         self._limits = limits
+
+    def stage(self, peer: PeerId) -> MemberStage:
+        """Where a peer is in its membership."""
+        if peer in self._roster.accepted:
+            return MemberStage.ACCEPTED
+        if self.trial is not None and peer in self.trial:
+            return MemberStage.TRIED
+        return MemberStage.CANDIDATE if peer in self._roster.candidates else MemberStage.GONE
 
     # ── rings ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -131,6 +139,8 @@ class Admission:
     def judge(self, now: float) -> Expulsion | bool:
         """Deal with one link that failed from both ends: whom to expel, or True if a ring was built around it."""
         for link in self._wiring.failing():
+            if not self._both_there(link, now):
+                continue
             tried = [self.trial[peer] for peer in link.ends if peer in self.trial] if self.trial else []
             verdict = self._judge_trial(link, tried) if tried else self._judge_pair(link, now)
             if verdict:
@@ -138,20 +148,19 @@ class Admission:
         return False
 
     def _judge_trial(self, link: Link, tried: list[Member]) -> Expulsion | bool:
-        """A candidate gives way to an accepted peer, unless that peer has been silent all along: then it may be the one
-        that cannot be reached, and its silence is judged first. Of two candidates, the one that fewer others could
-        reach gives way; that is known only when the other links of their group have stood or failed."""
-        if len(tried) == 2:
-            if any(other.failures < 2 for other in self._wiring.missing(link.group)):
-                return False
-        elif any(
-            self._roster.accepted[peer].heard_at <= link.wanted_at
-            for peer in link.ends
-            if peer in self._roster.accepted
-        ):
+        """A candidate gives way to an accepted peer; of two candidates, the one that fewer others could reach, which
+        is known only when the other links of their group have stood or failed."""
+        if len(tried) == 2 and any(other.failures < 2 for other in self._wiring.missing(link.group)):
             return False
         loser = min(tried, key=lambda member: (self._wiring.standing(member.peer), -member.seniority))
         return Expulsion(loser, f"not admitted: {_unreachable(link)}")
+
+    def _both_there(self, link: Link, now: float) -> bool:
+        """Both ends were heard since the link failed, not long ago. A silent end may be the one that cannot be reached:
+        its silence is judged first, and nobody is blamed in its place."""
+        ends = [self._roster.member(peer) for peer in link.ends]
+        recent = now - link.failed_at <= self._limits.link_timeout_s
+        return recent and all(end is not None and end.heard_at > link.failed_at for end in ends)
 
     def _judge_pair(self, link: Link, now: float) -> Expulsion | bool:
         """Build a ring around the pair; where there is none, be patient for as long as with a silent peer."""

@@ -152,7 +152,9 @@ class Collectives:
     def _lose_participant(self, life: Life, member: Member, how: str, now: float) -> None:
         life.lost.append(member.peer)
         life.unreported.pop(member.peer, None)
-        if life.stage is LifeStage.RUNNING and life.unreported:
+        if len(life.lost) == len(life.ring):
+            self._discard(life, now)
+        elif life.stage is LifeStage.RUNNING and life.unreported:
             self._abort(life, f"{short(member.peer)} was lost: {how}", now)
         else:
             self._check_reports(life, now)
@@ -235,6 +237,14 @@ class Collectives:
     def _tell(self, life: Life, committed: bool, now: float) -> None:
         outcome = Outcome(life.tag, life.attempt, committed, clip(life.reason), tuple(life.lost))
         self._outbox.send([peer for peer in life.ring if peer in self._roster.accepted], outcome)
+        self._end(life, now)
+
+    def _discard(self, life: Life, now: float) -> None:
+        """Nobody who took part is left to be told; whoever forms the group next must find the tag free."""
+        if life.stage is LifeStage.RUNNING:
+            life.become(LifeStage.ABORTING, now)
+        if life.stage is LifeStage.ABORTING:
+            life.become(LifeStage.STOPPED, now)
         self._end(life, now)
 
     def _end(self, life: Life, now: float) -> None:

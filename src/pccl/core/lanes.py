@@ -60,12 +60,12 @@ class Lanes:
         wanted = {spec.number for spec in specs}
         for number in [number for number in self._ends if number not in wanted]:
             self._discard(number)
-        for spec in specs:
-            if spec.number not in self._ends:
-                self._ends[spec.number] = LinkEnd(spec)
-                self._newest = max(self._newest, spec.number)
-                if spec.dial:
-                    self._dial(spec)
+        for spec in [spec for spec in specs if spec.number > self._newest]:
+            self._ends[spec.number] = LinkEnd(spec)
+            if spec.dial:
+                self._dial(spec)
+        # A listed link that we neither have nor find new is one that broke here: our report crossed this message.
+        self._newest = max([self._newest, *wanted])
         early, self._early = self._early, {}
         for offer, each in early.items():
             self.offered(offer, each.hello, now)

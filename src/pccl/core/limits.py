@@ -2,6 +2,10 @@
 
 from msgspec import Struct
 
+LATE_S = 1.0
+"""A `Tick` later than this after its deadline means that this process stood still: stopped, starved, or the GIL held.
+What others sent meanwhile is still unread, so all deadlines are moved before anybody is judged by them."""
+
 
 class MasterLimits(Struct, frozen=True):
     """What the master's core waits for, at most."""
@@ -21,9 +25,6 @@ class MasterLimits(Struct, frozen=True):
     link_timeout_s: float = 10.0
     """A link that does not stand at both ends after this counts as failed in the direction it was dialled. Dialling
     takes at most `PeerLimits.dial_timeout_s`; the rest is the way of the messages around it."""
-
-    link_stable_s: float = 10.0
-    """A link that stood for this long starts with a clean record when it breaks: the fault is a new one."""
 
     redial_s: float = 1.0
     """Pause before a link that failed in both directions is dialled again: no spinning, yet short against training."""

@@ -43,6 +43,10 @@ class Liveness:
         self._outbox.send(due, Ping())
         return silent
 
+    def excuse(self, now: float) -> None:
+        """We did not listen ourselves until now: everybody's silence starts anew."""
+        self._waited_since = dict.fromkeys(self._waited_since, now)
+
     def _silence(self, member: Member, now: float) -> float:
         return now - max(member.heard_at, self._waited_since[member.peer])
 

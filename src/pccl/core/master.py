@@ -11,7 +11,7 @@ from pccl.core.ballot import Ballot
 from pccl.core.collectives import Collectives
 from pccl.core.divergence import OpenCall, contradicting, describe
 from pccl.core.effects import Closed, MasterEffect, MasterEvent, Received, Tick
-from pccl.core.limits import MasterLimits
+from pccl.core.limits import LATE_S, MasterLimits
 from pccl.core.liveness import Liveness
 from pccl.core.messages import (
     AskPending,
@@ -71,6 +71,7 @@ class Master:
             case Tick():
                 self._pass_time(now)
         self._progress(now)
+        self._watch(now)
         return self.outbox.take()
 
     def next_deadline(self) -> float | None:
@@ -89,7 +90,9 @@ class Master:
         if member is None:
             self._greet(event, now)
             return
-        member.heard_at = now
+        if not isinstance(event.message, Ping):
+            # A ping proves that the peer speaks, not that it hears: our side of the connection may be a black hole.
+            member.heard_at = now
         try:
             self._dispatch(member, event.message, now)
         except Violation as violation:
@@ -209,8 +212,6 @@ class Master:
             group, _ = self.collectives.touched.popitem()
             self.collectives.advance(group, self.wiring.stands(group), now)
         self.wiring.flush()
-        if self._watch_at is None and self._anybody_waits():
-            self._watch_at = now + self._watch_interval()
 
     def _judge(self, now: float) -> bool:
         verdict = self.admission.judge(now)
@@ -250,14 +251,26 @@ class Master:
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _pass_time(self, now: float) -> None:
+        missed_s = now - (self.next_deadline() or now)
+        if missed_s > LATE_S:
+            self.wiring.excuse(missed_s)
+            self.liveness.excuse(now)
+            self._watch_at = None
+            return
         for link in self.wiring.pass_time(now):
             self.collectives.break_link(link.group, link.explain(), now)
         if self._watch_at is not None and self._watch_at <= now:
-            self._watch_at = None
             for member in self.liveness.watch(self._waited_for(), now):
                 limit = self.liveness.limit(member)
                 self._expel(member, f"it sent nothing for {limit:g} s while others waited for it", now)
+
+    def _watch(self, now: float) -> None:
+        """Look again in a while if anybody waits; say for what if they have waited long."""
+        if self._watch_at is not None and self._watch_at <= now:
+            self._watch_at = None
             self.waits.tell(now)
+        if self._watch_at is None and self._anybody_waits():
+            self._watch_at = now + self._watch_interval()
 
     def _watch_interval(self) -> float:
         return min(self.liveness.interval_s, self.limits.explain_after_s)

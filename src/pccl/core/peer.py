@@ -35,7 +35,7 @@ from pccl.core.effects import (
     WaitAccepted,
 )
 from pccl.core.lanes import Lanes
-from pccl.core.limits import PeerLimits
+from pccl.core.limits import LATE_S, PeerLimits
 from pccl.core.messages import (
     Abort,
     AskPending,
@@ -166,6 +166,8 @@ class Peer:
 
     def _connection_event(self, event: MasterUp | MasterClosed | Tick, now: float) -> None:
         match event:
+            case MasterUp() if self._loss is not None:
+                self._effects.append(CloseMaster())  # We were closed while the connection was being made.
             case MasterUp():
                 self._heard_at = now
                 self._become(PeerStage.JOINING)
@@ -178,7 +180,7 @@ class Peer:
             case Tick():
                 self._lanes.pass_time(now)
                 if self._ping_at is not None and self._ping_at <= now:
-                    self._ping(now)
+                    self._ping(now, now - self._ping_at)
 
     def _lane_event(self, event: LaneOffered | LaneDialled | DialFailed | LaneClosed, now: float) -> None:
         match event:
@@ -198,8 +200,10 @@ class Peer:
             self._waiting_since = now
             self._ping_at = now + self._limits.master_silence_s / PINGS_PER_LIMIT
 
-    def _ping(self, now: float) -> None:
+    def _ping(self, now: float, missed_s: float) -> None:
         limit = self._limits.master_silence_s
+        if missed_s > LATE_S:
+            self._heard_at = now
         if now - max(self._heard_at, self._waiting_since or now) >= limit:
             self._effects.append(CloseMaster())
             self._lose(FailureKind.MASTER_LOST, f"the master sent nothing for {limit:g} s; build a new Communicator")
@@ -215,6 +219,8 @@ class Peer:
             self._say_goodbye(call)
         elif self._loss is not None:
             self._resolve(call, self._loss)
+        elif isinstance(request, WaitAccepted) and self.accepted:
+            self._resolve(call, None)
         elif isinstance(request, WaitAccepted):
             self._open(call, "connect", None)
         elif not self.accepted:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from pccl.core.limits import MasterLimits
-from pccl.core.messages import LinkSpec, Wire
+from pccl.core.messages import LinkSpec, Ping, Wire
 from pccl.core.outbox import Outbox, clip
 from pccl.core.ring import Pair
 from pccl.core.roster import Member, Roster
@@ -39,7 +39,7 @@ LINK_STAGES: dict[LinkStage, tuple[str, tuple[LinkStage, ...]]] = {
 
 
 class Link:
-    """One link: who dials it, who says that it is up, and its record of failures since it last stood for a while."""
+    """One link: who dials it, who says that it is up, and its record of failures since it last stood."""
 
     def __init__(self, number: int, group: int, ends: Pair, now: float) -> None:
         self.number = number
@@ -55,6 +55,8 @@ class Link:
         self.changed_at = now
         self.deadline: float | None = None
         """End of dialling or of resting."""
+        self.failed_at = 0.0
+        """When it had last failed from both ends."""
 
     def become(self, stage: LinkStage, now: float, deadline: float | None) -> None:
         """Enter a stage; only the successors of the present one are possible."""
@@ -178,7 +180,8 @@ class Wiring:
         return link
 
     def _fail(self, link: Link, cause: str, now: float) -> None:
-        if link.stage is LinkStage.STANDING and now - link.changed_at >= self._limits.link_stable_s:
+        if link.stage is LinkStage.STANDING:
+            # It stood, so the two can reach each other: whatever broke it is no mark against them.
             link.failures, link.causes, link.wanted_at = 0, {}, now
         else:
             link.causes[link.dialler] = clip(cause)
@@ -186,10 +189,12 @@ class Wiring:
             link.flip()
         self._renumber(link)
         self._timed[link.ends] = link
-        if link.failures >= 2:
-            self._failing[link.ends] = link
         if link.failures >= 2 and link.failures % 2 == 0:
+            self._failing[link.ends] = link
+            link.failed_at = now
             link.become(LinkStage.RESTING, now, now + self._limits.redial_s)
+            # Before anybody is blamed, both ends must show that they are there: a frozen one fails every link it has.
+            self._outbox.send(link.ends, Ping())
         else:
             link.become(LinkStage.DIALLING, now, now + self._limits.link_timeout_s)
 
@@ -252,6 +257,12 @@ class Wiring:
                 self._fail(link, f"no word from {absent} within {self._limits.link_timeout_s:g} s", now)
                 late.append(link)
         return late
+
+    def excuse(self, missed_s: float) -> None:
+        """We did not listen for this long ourselves: reports may be waiting, so all deadlines move."""
+        for link in self._timed.values():
+            if link.deadline is not None:
+                link.deadline += missed_s
 
     def next_deadline(self) -> float | None:
         """When `pass_time` has something to do."""

@@ -85,6 +85,8 @@ class Driver(Generic[EventT, EffectT]):
         task = self._loop.create_task(self._finish(work))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        # A task that is given up before its first step never looks at its coroutine.
+        task.add_done_callback(lambda _: work.close())
         return task
 
     async def _finish(self, work: Coroutine[Any, Any, EventT]) -> None:

@@ -76,7 +76,9 @@ class Lanes:
                 sock = await self._handshake(effect)
         except TimeoutError:
             return DialFailed(*key, f"{where} did not answer within {effect.timeout_s:g} s")
-        except (OSError, WireError) as error:
+        except OSError as error:
+            return DialFailed(*key, f"{where}: {sockets.in_words(error)}")
+        except WireError as error:
             return DialFailed(*key, f"{where}: {error}")
         finally:
             if self._dials.get(key) is asyncio.current_task():
@@ -130,7 +132,7 @@ class Lanes:
             handshake.answer(sock, LaneAnswer(True))
         except OSError as error:
             sock.close()
-            self._report(LaneClosed(*key, f"it broke while it was accepted: {error}"))
+            self._report(LaneClosed(*key, f"it broke while it was accepted: {sockets.in_words(error)}"))
         else:
             self._stand(key, sock)
 
@@ -205,7 +207,7 @@ class Lanes:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._broke(key, str(error))
+            self._broke(key, sockets.in_words(error))
             return
         if first:
             # The previous peer has begun a run whose start has not reached us yet. The bytes stay where they are, for

@@ -29,7 +29,7 @@ class MasterShell:
         self, core: Core[MasterEvent, MasterEffect], on_note: Callable[[str], None], on_bug: Callable[[Exception], None]
     ) -> None:
         self._on_note = on_note
-        self._driver = Driver(core, Tick(), self._carry_out, on_bug)
+        self._driver: Driver[MasterEvent, MasterEffect] = Driver(core, Tick(), self._carry_out, on_bug)
         self._listener = Listener(self._connected)
         self._numbers = itertools.count(1)
         self._ends: dict[int, MasterEnd] = {}

@@ -75,7 +75,7 @@ class PeerShell:
         return self._lanes.listen(host, port)
 
     async def join(self, core: Core[PeerEvent, PeerEffect], master: tuple[str, int], timeout_s: float) -> None:
-        """Connect to the master and let the core speak to it. Raises `OSError` or `NotOurMaster`; may be tried again."""
+        """Connect to the master and let the core speak. Raises `OSError` (try again, maybe) or `NotOurMaster`."""
         async with asyncio.timeout(timeout_s):
             sock = await sockets.connect(*master, timeout_s)
             try:

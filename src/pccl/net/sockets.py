@@ -24,7 +24,7 @@ _KEEPALIVE_INTERVAL_S = 5
 """Probe often enough that several probes get lost before `CONNECTION_DEAD_S`; they cost 40 bytes each."""
 
 LISTEN_BACKLOG = 1024
-"""Connections the kernel keeps for us while the loop is busy: as many as peers may come back at once after a restart."""
+"""Connections the kernel keeps for us while the loop is busy: as many as peers may come back at once."""
 
 _BIND_ATTEMPTS = 16
 """A port that the kernel chose for one address of a name may be taken on the next; each try has a new one."""
@@ -85,11 +85,16 @@ def out_of_descriptors(error: OSError) -> bool:
 
 
 def raise_descriptor_limit() -> None:
-    """Use as many descriptors as the administrator allows: the soft limit is a default for programs that call `select`."""
+    """Use as many descriptors as the administrator allows: the soft limit is there for programs that call `select`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):  # Kept as it is where the system forbids even this.
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def in_words(error: OSError) -> str:
+    """What happened, without the number that nobody knows by heart."""
+    return error.strerror or str(error)
 
 
 # ── options ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -207,6 +212,13 @@ async def _connect_one(family: socket.AddressFamily, address: SocketAddress, tim
         _tune(sock)
         async with asyncio.timeout(timeout_s):
             await asyncio.get_running_loop().sock_connect(sock, address)
+    except TimeoutError:
+        sock.close()
+        raise
+    except OSError as error:
+        sock.close()
+        # asyncio's text repeats the address and leaves out what happened.
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from error
     except BaseException:  # Also when cancelled: nobody else knows this socket.
         sock.close()
         raise

@@ -6,9 +6,14 @@ Owns the thread and the wait. Must not know what runs in the loop.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+class LoopEnded(Exception):
+    """The loop has ended: nothing can run in it any more."""
 
 
 class LoopThread:
@@ -19,19 +24,25 @@ class LoopThread:
 
     def __init__(self, name: str, *, daemon: bool) -> None:
         self._loop = asyncio.new_event_loop()
+        self._entrance = threading.Lock()
+        """Held while work is handed in, and when the loop closes its door: nothing is handed in and forgotten."""
+        self._open = True
         self._thread = threading.Thread(target=self._turn, name=name, daemon=daemon)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait for it. Ctrl-C interrupts the wait and gives the coroutine up."""
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise RuntimeError("a blocking call from the control thread would wait for itself")
+        with self._entrance:
+            if not self._open or threading.current_thread() is self._thread:
+                work.close()
+                raise LoopEnded("the loop has ended, or would wait for itself")
+            future = asyncio.run_coroutine_threadsafe(work, self._loop)
         # The wait has no timeout: a lock without one is interruptible by signals wherever fork exists, and what is
         # waited for is bounded by the core or explained by its notes.
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            raise LoopEnded("the loop ended during the call") from None
         except BaseException:
             future.cancel()
             raise
@@ -53,11 +64,19 @@ class LoopThread:
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
     def _turn(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
         finally:
+            with self._entrance:
+                self._open = False
+            # One turn for what was handed in last, so that it is among the tasks that are told of the end.
+            self._loop.run_until_complete(asyncio.sleep(0))
             left = asyncio.all_tasks(self._loop)
             for task in left:
                 task.cancel()

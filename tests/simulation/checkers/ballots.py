@@ -81,8 +81,11 @@ class NoSilentWait(Checker):
         for each in self.ledger.known.values():
             if any(link not in each.up for link in each.links):
                 missing.add(each.peer)
-            # A link that rests after failing from both ends is in nobody's list: both of its ends are missing.
-            missing |= {peer for peer in self._unlinked(each)}
+            missing |= self._unlinked(each)
+            host = self.theatre.peers.get(each.peer)
+            # A link that rests after failing from both ends is in nobody's list, but its ends had a reason to fail.
+            if host is None or host.harms or self.theatre.reach.troubles(host):
+                missing.add(each.peer)
         return missing
 
     def _unlinked(self, known: Known) -> set[PeerId]:

@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from pccl.core.effects import Answer, Failure, FailureKind
-from pccl.core.messages import Kick, Topology, ToPeer
+from pccl.core.messages import Kick, Outcome, Start, Topology, ToPeer
+from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
 
@@ -20,10 +21,9 @@ class NoInnocentLost(Checker):
         host = self.theatre.peers.get(known.peer)
         if not isinstance(message, Kick) or host is None or host.harms:
             return
-        if known.topology is not None:
-            raise self.fail(f"{host.name} is accepted and harmless, and is kicked: {message.reason}")
         if not self.theatre.reach.troubles(host):
-            raise self.fail(f"{host.name} could be reached, and is refused: {message.reason}")
+            how = "accepted" if known.topology is not None else "a candidate"
+            raise self.fail(f"{host.name} is {how} and harmless, and is kicked: {message.reason}")
         if len(self.theatre.named_in(message.reason)) < 2:
             raise self.fail(f"the refusal of {host.name} does not name the pair: {message.reason}")
 
@@ -34,21 +34,26 @@ class NoInnocentLost(Checker):
             raise self.fail(f"{host.name} gives up although nothing was done to it: {answer.reason}")
 
 
-class LanesBeforeAdmission(Checker):
-    """A candidate is accepted only when every link of its ring was reported up by both ends."""
+class RingsStand(Checker):
+    """Links stand before anybody relies on them: when a candidate is accepted, when a collective starts, and when
+    callers are told that theirs was aborted."""
 
-    name = "lanes before admission"
+    name = "rings stand"
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
-        if not isinstance(message, Topology) or known.topology is not None:
-            return
-        ring = message.ring
-        for rank, peer in enumerate(ring if len(ring) > 1 else ()):
-            self._stands(peer, ring[(rank + 1) % len(ring)], message.epoch)
+        match message:
+            case Topology(epoch, ring) if known.topology is None:
+                self._stands(ring, f"epoch {epoch} admits {known.peer[:8]}")
+            case Start(tag, attempt) if known.topology is not None:
+                self._stands(known.topology.ring, f"attempt {attempt} of tag {tag} starts")
+            case Outcome(tag, attempt, committed) if known.topology is not None and not committed:
+                self._stands(known.topology.ring, f"attempt {attempt} of tag {tag} is told to be aborted")
 
-    def _stands(self, one: str, other: str, epoch: int) -> None:
-        for here, there in ((one, other), (other, one)):
-            known = next((each for each in self.ledger.known.values() if each.peer == here), None)
-            links = [] if known is None else [link for link in known.links.values() if link.peer == there]
-            if known is None or not links or not all(link.number in known.up for link in links):
-                raise self.fail(f"epoch {epoch} admits a peer while {here[:8]} has no link to {there[:8]}")
+    def _stands(self, ring: tuple[str, ...], what: str) -> None:
+        known = {each.peer: each for each in self.ledger.known.values()}
+        for rank, here in enumerate(ring if len(ring) > 1 else ()):
+            for there in (ring[rank - 1], ring[(rank + 1) % len(ring)]):
+                end = known.get(PeerId(here))
+                links = [] if end is None else [link.number for link in end.links.values() if link.peer == there]
+                if end is None or not links or not end.up.issuperset(links):
+                    raise self.fail(f"{what} while {here[:8]} has no link to {there[:8]}")

@@ -1,0 +1,148 @@
+"""Real processes for the tests: a master, peers, and the lines they print. Every wait has a deadline."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PATIENCE_S = 30.0
+"""Above every bound that is tested, and below the timeout of a test."""
+
+
+class Ended(Exception):
+    """A process ended while more was expected of it."""
+
+
+class Process:
+    """A process whose lines of output arrive in a queue."""
+
+    def __init__(self, *arguments, settings=None):
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PCCL_")}
+        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+        environment.update(settings or {})
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", *arguments],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL if os.environ.get("QUIET_PEERS") else None,
+            text=True,
+        )
+        self._lines = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def line(self, timeout_s=PATIENCE_S):
+        """The next line; raises `queue.Empty` when none comes in time."""
+        line = self._lines.get(timeout=timeout_s)
+        if line is None:
+            self._lines.put(None)
+            raise Ended(f"exit status {self.process.wait()}")
+        return line
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        """SIGKILL, and wait until it is gone."""
+        self.process.kill()
+        self.process.wait()
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self._reader.join(1.0)
+        if not self._reader.is_alive():  # Alive when a forked child still has the pipe.
+            self.process.stdout.close()
+
+
+class MasterProcess(Process):
+    def __init__(self, listen="127.0.0.1:0", **settings):
+        settings = {f"PCCL_{name.upper()}": str(value) for name, value in settings.items()}
+        super().__init__("-m", "pccl.cli", "master", "--listen", listen, settings=settings)
+        self.said = []
+        first = self.line()
+        address = first.split(" and waits")[0].split()[-1]
+        self.port = int(address.rpartition(":")[2])
+        host = listen.rpartition(":")[0]
+        self.address = f"{host if host not in ('0.0.0.0', '', '[::]') else '127.0.0.1'}:{self.port}"
+
+    def expect_said(self, *words, timeout_s=PATIENCE_S):
+        """Wait until the master has printed a line with all these words."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            line = self.line(max(0.0, deadline - time.monotonic()))
+            self.said.append(line)
+            if all(word in line for word in words):
+                return line
+
+
+class PeerProcess(Process):
+    def __init__(self, address, settings=None, **arguments):
+        self.peer = ""
+        super().__init__(
+            "-m", "tests.e2e.peer_script", json.dumps({"address": address, **arguments}), settings=settings
+        )
+
+    def order(self, name, **arguments):
+        """Have a call made, without waiting for its answer."""
+        self.process.stdin.write(json.dumps({"do": name, **arguments}) + "\n")
+        self.process.stdin.flush()
+
+    def expect(self, event, timeout_s=PATIENCE_S, **facts):
+        """Wait for this event with these facts. A failure of a call is an error unless it is what is expected."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                said = json.loads(self.line(max(0.0, deadline - time.monotonic())))
+            except queue.Empty:
+                raise AssertionError(f"{self.peer[:8]}: no {event} {facts} within {timeout_s} s") from None
+            if said["event"] == "failed" and event != "failed":
+                raise AssertionError(f"{self.peer[:8]}: {said}")
+            self.peer = said.get("peer", self.peer)
+            if said["event"] == event and all(said.get(name) == value for name, value in facts.items()):
+                return said
+
+    def do(self, name, timeout_s=PATIENCE_S, **arguments):
+        """Have a call made and wait for its answer."""
+        self.order(name, **arguments)
+        return self.expect(name, timeout_s)
+
+    def says_nothing(self):
+        """True when no line waits to be read."""
+        return self._lines.empty()
+
+
+def all_do(peers, name, **arguments):
+    """Have the same call made by all of them at once; their answers."""
+    for peer in peers:
+        peer.order(name, **arguments)
+    return [peer.expect(name) for peer in peers]
+
+
+def join(peers, newcomers):
+    """Let `newcomers` connect, and `peers` admit them, one after the other. Starts with nobody, too."""
+    inside = list(peers)
+    for newcomer in newcomers:
+        newcomer.order("connect")
+        if inside:
+            all_do(inside, "await_pending")
+            all_do(inside, "update")
+        newcomer.expect("connect")
+        inside.append(newcomer)
+    return inside

@@ -1,0 +1,142 @@
+"""A peer in a process of its own. Obeys lines of JSON on its standard input, answers each with a line of JSON."""
+
+import json
+import os
+import select
+import signal
+import sys
+import threading
+import time
+
+from pccl import Attribute, CollectiveAborted, Communicator, DataType, PCCLError, ReduceOp, TooFewPeers
+from pccl.core.effects import Collective
+from pccl.core.messages import CollectiveSpec
+from tests.e2e.token_plane import TokenPlane
+
+STEP_S = 0.01
+_printing = threading.Lock()
+
+
+def tell(event, **facts):
+    with _printing:
+        os.write(1, (json.dumps({"event": event, **facts}) + "\n").encode())
+
+
+class Actor:
+    def __init__(self, settings):
+        self.communicator = Communicator(**settings)
+        self.communicator._data_plane = TokenPlane(self.run_started)
+
+    def run_started(self, run):
+        tell("started", tag=run.tag, attempt=run.attempt, size=run.size)
+
+    def facts(self):
+        it = self.communicator
+        return {
+            "peer": it.peer_id,
+            "epoch": it.epoch,
+            "ring": it.ring,
+            "rank": it.rank,
+            "size": it.get_attribute(Attribute.GLOBAL_WORLD_SIZE),
+            "group_size": it.get_attribute(Attribute.LOCAL_WORLD_SIZE),
+            "groups": it.get_attribute(Attribute.NUM_DISTINCT_PEER_GROUPS),
+            "largest_group": it.get_attribute(Attribute.LARGEST_PEER_GROUP_WORLD_SIZE),
+            "port": it._membership.core.identity.port,
+        }
+
+    def connect(self, n_attempts=5):
+        self.communicator.connect(n_attempts)
+        return self.facts()
+
+    def update(self):
+        self.communicator.update_topology()
+        return self.facts()
+
+    def pending(self):
+        return {"pending": self.communicator.are_peers_pending()}
+
+    def await_pending(self):
+        """Ask until somebody waits."""
+        while not self.communicator.are_peers_pending():
+            pass
+        return {}
+
+    def await_size(self, size):
+        """Look at the attributes, which needs no call to anybody, until they show this size."""
+        while self.communicator.get_attribute(Attribute.GLOBAL_WORLD_SIZE) != size:
+            select.select([], [], [], STEP_S)
+        return self.facts()
+
+    def collective(self, tag=0, count=1, dtype="FLOAT"):
+        spec = CollectiveSpec(count, DataType[dtype], ReduceOp.SUM)
+        committed = self.communicator._call("collective", Collective(tag, spec))
+        return {"attempt": committed.attempt, "epoch": committed.epoch, "ring": committed.ring}
+
+    def fork(self):
+        """A child that lives on and tries to use what is not its own."""
+        child = os.fork()
+        if child == 0:
+            try:
+                self.communicator.update_topology()
+                tell("child", error=None)
+            except PCCLError as error:
+                tell("child", error=type(error).__name__, reason=str(error))
+            while True:
+                signal.pause()
+        return {"child": child}
+
+    def close(self):
+        self.communicator.close()
+        return {}
+
+    def train(self):
+        """Like a training script: admit whoever waits, reduce, again; until the next line comes."""
+        longest, steps, aborted, epoch = 0.0, 0, 0, 0
+
+        def timed(call, *arguments):
+            nonlocal longest
+            began = time.monotonic()
+            try:
+                return call(*arguments)
+            finally:
+                longest = max(longest, time.monotonic() - began)
+
+        while not select.select([sys.stdin], [], [], STEP_S)[0]:
+            try:
+                timed(self.collective)
+            except TooFewPeers:
+                pass
+            except CollectiveAborted:
+                aborted += 1
+            steps += 1
+            if timed(self.communicator.are_peers_pending):
+                timed(self.communicator.update_topology)
+            if self.communicator.epoch != epoch:
+                epoch = self.communicator.epoch
+                tell("epoch", longest_s=longest, **self.facts())
+        return {"steps": steps, "longest_s": longest, "aborted": aborted}
+
+
+def main():
+    try:
+        actor = Actor(json.loads(sys.argv[1]))
+    except PCCLError as error:
+        tell("failed", call="build", error=type(error).__name__, reason=str(error))
+        return
+    tell("ready")
+    for line in sys.stdin:
+        order = json.loads(line)
+        name = order.pop("do")
+        began = time.monotonic()
+        try:
+            facts = getattr(actor, name)(**order)
+        except PCCLError as error:
+            lost = getattr(error, "lost_peers", ())
+            facts = {"error": type(error).__name__, "reason": str(error), "result": int(error.result), "lost": lost}
+            tell("failed", call=name, seconds=time.monotonic() - began, **facts)
+        else:
+            tell(name, seconds=time.monotonic() - began, **facts)
+
+
+if __name__ == "__main__":
+    main()

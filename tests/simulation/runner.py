@@ -1,0 +1,84 @@
+"""Plays seeds, one or many, and says how a failure can be played again."""
+
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+from msgspec import Struct
+
+from tests.simulation.plan import draw
+from tests.simulation.theatre import Theatre
+from tests.simulation.trace import Trace
+from tests.simulation.violation import Violation
+
+SEEDS_FILE = Path(__file__).parent / "seeds.txt"
+
+CHUNK = 25
+"""Seeds per task: a few seconds of work, so that both cores are busy to the end."""
+
+
+class Verdict(Struct, frozen=True):
+    """How a seed went; `failure` is empty if well."""
+
+    seed: int
+    checker: str
+    failure: str
+    digest: str
+    events: int
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}: {self.failure}\n  replay: python -m tests.simulation --seed {self.seed} --trace"
+
+
+def play(seed: int, show: Callable[[str], object] | None = None) -> Verdict:
+    """Play one seed."""
+    random = Random(seed)
+    trace = Trace(show)
+    theatre = Theatre(draw(random), random, trace)
+    if show is not None:
+        show(f"seed {seed}: {theatre.plan}")
+    checker = failure = ""
+    try:
+        theatre.play()
+    except Violation as violation:
+        checker, failure = violation.checker, str(violation)
+    except Exception as error:
+        # A core that raises is a finding like any other; the trace of the error tells where.
+        checker, failure = type(error).__name__, "".join(traceback.format_exception(error)[-4:])
+    return Verdict(seed, checker, failure, trace.digest(), theatre.scheduler.steps)
+
+
+def play_all(seeds: Iterable[int], jobs: int) -> Iterator[Verdict]:
+    """Play many seeds on several cores, in order."""
+    if jobs == 1:
+        yield from map(play, seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        for verdicts in pool.map(_play_some, _chunks(seeds)):
+            yield from verdicts
+
+
+def _play_some(seeds: list[int]) -> list[Verdict]:
+    return [play(seed) for seed in seeds]
+
+
+def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:
+    rest = iter(seeds)
+    while chunk := list(islice(rest, CHUNK)):
+        yield chunk
+
+
+def kept_seeds() -> list[int]:
+    """Seeds that found something once."""
+    lines = (line.partition("#")[0].strip() for line in SEEDS_FILE.read_text().splitlines())
+    return [int(line) for line in lines if line]
+
+
+def summary(failures: list[Verdict]) -> str:
+    """Failures by checker."""
+    counts = Counter(verdict.checker for verdict in failures)
+    return ", ".join(f"{checker}: {count}" for checker, count in counts.most_common())

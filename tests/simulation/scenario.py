@@ -1,0 +1,192 @@
+"""Stories played from text files: command lines above `----`, what happened below.
+
+    peer anna [group=1] [lanes=2] [nat]     a process starts and calls connect
+    call anna update_topology               or are_peers_pending, goodbye, collective 0 [count=8]
+    done anna 0    fail anna 0              the data plane ends anna's run of tag 0
+    crash anna     freeze anna    thaw anna the process is gone, stopped, continued
+    block anna bert                         anna cannot dial bert any more
+    wait 10                                 let seconds pass
+    explain                                 what the master says it waits for
+    show anna                               what anna knows
+
+Each command is followed by half a second, in which everything that needs no timer happens. All checkers look on.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+from pccl.core.effects import Answer, ArePeersPending, Collective, Failure, Request, SayGoodbye, UpdateTopology, WaitAccepted
+from pccl.core.messages import CollectiveSpec, Ping, Pong, ToMaster, ToPeer, Waiting, Welcome, Wire
+from pccl.core.peer import PeerIdentity
+from pccl.types import DataType, PeerId, ReduceOp
+from tests.simulation.checkers import Checker
+from tests.simulation.ledger import Known
+from tests.simulation.peer_host import PeerHost
+from tests.simulation.plan import by_hand
+from tests.simulation.plane import Part, Plane, Run
+from tests.simulation.theatre import Theatre
+from tests.simulation.trace import Trace, tell
+
+DIRECTORY = Path(__file__).parent / "scenarios"
+SEPARATOR = "----\n"
+SETTLE_S = 0.5
+WAY_S = 0.005
+
+_CALLS: dict[str, Callable[[], Request]] = {
+    "update_topology": UpdateTopology,
+    "are_peers_pending": ArePeersPending,
+    "goodbye": SayGoodbye,
+}
+
+
+class HandPlane(Plane):
+    """A data plane whose runs end when the story says so, or at once when they are aborted."""
+
+    def _plan_end(self, run: Run) -> None:
+        for part in run.parts.values():
+            part.result = sum(each.value for each in run.parts.values())
+
+    def end_run(self, host: PeerHost, tag: int, cause: str) -> None:
+        """End the run of this tag at this peer."""
+        part = next(each for each in self.parts_of(host) if each.effect.tag == tag and not each.ended)
+        part.succeeded = not cause
+        self._end(part, cause, ())
+
+    def parts_of(self, host: PeerHost) -> list[Part]:
+        """Every run of this peer."""
+        return [part for (name, _), part in self._parts.items() if name == host.name]
+
+
+class Recorder(Checker):
+    """Writes down what a reader of the story wants to know: all messages but signs of life, and all answers."""
+
+    name = "recorder"
+    lines: list[str]
+
+    def __init__(self, theatre: Theatre) -> None:
+        super().__init__(theatre)
+        self.lines = []
+        self._calls: dict[tuple[str, int], Request] = {}
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        if not isinstance(message, Ping | Pong | Welcome | Waiting):
+            self.lines.append(f"master → {known.peer}: {_links(message) if isinstance(message, Wire) else tell(message)}")
+
+    def peer_sends(self, host: PeerHost, message: ToMaster) -> None:
+        if not isinstance(message, Ping | Pong):
+            self.lines.append(f"{host.name} → master: {tell(message)}")
+
+    def run_started(self, part: Part) -> None:
+        lanes = [lane for _, lane in part.effect.to_next]
+        self.lines.append(f"{part.host.name} runs tag {part.effect.tag} as {part.effect.rank} of {part.effect.size} on {lanes}")
+
+    def call_made(self, host: PeerHost, call: int, request: Request) -> None:
+        self._calls[host.name, call] = request
+
+    def call_resolved(self, host: PeerHost, call: int, answer: Answer) -> None:
+        request = self._calls[host.name, call]
+        tag = f" {request.tag}" if isinstance(request, Collective) else ""
+        told = f"FAILS, {answer.kind.value}: {answer.reason}" if isinstance(answer, Failure) else tell(answer)
+        self.lines.append(f"{host.name}: {type(request).__name__}{tag} = {told}")
+        if isinstance(request, SayGoodbye):
+            self.theatre.scheduler.after(0.0, host.exit)
+
+
+def _links(wire: Wire) -> str:
+    links = (f"{link.number} {'to' if link.dial else 'from'} {link.peer}" for link in wire.links)
+    return f"Wire({', '.join(links)})"
+
+
+class Story:
+    """One scenario being played."""
+
+    def __init__(self) -> None:
+        self.theatre = Theatre(by_hand(), Random(0), Trace(None), (Recorder,))
+        self.theatre.plane = self.plane = HandPlane(self.theatre)
+        recorders = [hook.__self__ for hook in self.theatre.audience.hooks["run_started"] if hasattr(hook, "__self__")]
+        self.recorder = next(each for each in recorders if isinstance(each, Recorder))
+
+    def play(self, commands: str) -> str:
+        """Play all commands and return what happened."""
+        lines = [line for line in commands.splitlines() if line.strip() and not line.startswith("#")]
+        return "\n".join(self._command(line) for line in lines)
+
+    def _command(self, line: str) -> str:
+        name, *words = line.split()
+        command: Callable[..., None] = getattr(self, f"_{name}")
+        command(*words)
+        self._pass(SETTLE_S)
+        happened = [f"    {each}" for each in self.recorder.lines]
+        self.recorder.lines.clear()
+        return "\n".join([line, *happened])
+
+    def _pass(self, seconds: float) -> None:
+        self.theatre.scheduler.run(self.theatre.scheduler.now + seconds, lambda: False)
+
+    def _host(self, name: str) -> PeerHost:
+        return self.theatre.hosts_by_name[name]
+
+    # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _peer(self, name: str, *options: str) -> None:
+        chosen = dict(option.split("=") for option in options if "=" in option)
+        number = len(self.theatre.hosts_by_name) + 1
+        address = (f"10.0.0.{number}", 40_000)
+        group, lanes = int(chosen.get("group", 0)), int(chosen.get("lanes", 0))
+        host = self.theatre.place(PeerIdentity(PeerId(name), group, *address, lanes), address)
+        host.distance_s = WAY_S
+        if "nat" in options:
+            self.theatre.reach.behind_nat.add(host.identity.peer)
+        host.call(host.next_number(), WaitAccepted())
+
+    def _call(self, name: str, what: str, *options: str) -> None:
+        host = self._host(name)
+        if what == "collective":
+            count = int(dict(option.split("=") for option in options[1:]).get("count", 8))
+            request: Request = Collective(int(options[0]), CollectiveSpec(count, DataType.FLOAT, ReduceOp.SUM))
+        else:
+            request = _CALLS[what]()
+        host.call(host.next_number(), request)
+
+    def _done(self, name: str, tag: str) -> None:
+        self.plane.end_run(self._host(name), int(tag), "")
+
+    def _fail(self, name: str, tag: str) -> None:
+        self.plane.end_run(self._host(name), int(tag), "a segment is corrupt")
+
+    def _crash(self, name: str) -> None:
+        self._host(name).crash()
+
+    def _freeze(self, name: str) -> None:
+        self._host(name).harms.append("freeze")
+        self._host(name).freeze()
+
+    def _thaw(self, name: str) -> None:
+        self._host(name).thaw()
+
+    def _block(self, caller: str, target: str) -> None:
+        self.theatre.reach.block(self._host(caller).identity.peer, self._host(target).identity.peer)
+
+    def _wait(self, seconds: str) -> None:
+        self._pass(float(seconds))
+
+    def _explain(self) -> None:
+        self.recorder.lines.extend(self.theatre.explain() or ("nobody waits",))
+
+    def _show(self, name: str) -> None:
+        core = self._host(name).core
+        self.recorder.lines.append(f"epoch {core.epoch}, ring {tell(core.ring)}, {tell(core.sizes)}")
+
+
+def play(path: Path) -> tuple[str, str]:
+    """What a scenario's file says should happen, and what does."""
+    commands, _, expected = path.read_text().partition(SEPARATOR)
+    return expected, Story().play(commands) + "\n"
+
+
+def rewrite_all() -> None:
+    """Write what happens now into all files: look at the difference before you keep it."""
+    for path in sorted(DIRECTORY.glob("*.txt")):
+        commands = path.read_text().partition(SEPARATOR)[0]
+        path.write_text(commands + SEPARATOR + Story().play(commands) + "\n")

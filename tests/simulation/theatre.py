@@ -1,0 +1,193 @@
+"""One run: master, peers, people, faults and checkers together, from the first peer to the last goodbye.
+
+Owns the order of a run. First safety under faults; then the faults stop, and everybody must complete three more steps;
+then all leave, and nothing may be left behind.
+"""
+
+import re
+from random import Random
+
+from pccl.core.peer import PeerIdentity
+from pccl.types import PeerId
+from tests.simulation import checkers
+from tests.simulation.faults import Havoc
+from tests.simulation.ledger import Ledger
+from tests.simulation.master_host import MasterHost
+from tests.simulation.network import TCP_GIVES_UP_S, Connection, Network
+from tests.simulation.peer_host import PeerHost
+from tests.simulation.people import LONG_THOUGHT_S, Person, train
+from tests.simulation.plan import Plan
+from tests.simulation.plane import Plane
+from tests.simulation.reach import Reach
+from tests.simulation.scheduler import Scheduler
+from tests.simulation.trace import Trace
+from tests.simulation.violation import Violation
+
+SAMPLE_S = 2.5
+"""How often the checkers look at those who wait: half of what they let pass."""
+
+STEPS_AFTER_HEALING = 3
+STEPS_MAX = 6_000
+"""Events of a safety phase: about 50 ms of computing. A run of many peers ends earlier, not slower."""
+
+_WORD = re.compile(r"[\w-]+")
+
+
+class Theatre:
+    """One run."""
+
+    def __init__(
+        self, plan: Plan, random: Random, trace: Trace, onlookers: tuple[type[checkers.Checker], ...] = ()
+    ) -> None:
+        self.plan = plan
+        self.random = random
+        self.trace = trace
+        self.scheduler = Scheduler()
+        self.network = Network(self.scheduler, random, plan.jitter_s)
+        self.reach = Reach()
+        self.ledger = Ledger()
+        self.plane = Plane(self)
+        self.audience = checkers.Audience([checker(self) for checker in (*checkers.ALL, *onlookers)])
+        self.master = MasterHost(self)
+        self.peers: dict[PeerId, PeerHost] = {}
+        """Processes that run, by identity."""
+        self.hosts_by_name: dict[str, PeerHost] = {}
+        self.faults_done = 0
+        self.computing_s = 0.0
+        """Time in which at least one person computed."""
+        self.acting = True
+        """People may stray, think long and come back."""
+        self.havoc = Havoc(self)
+        self._thinking = 0
+        self._thinking_since = 0.0
+        self._goals: dict[PeerId, int] = {}
+
+    # ── acts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def play(self) -> None:
+        """Safety, progress, farewell. Raises `Violation`."""
+        self._sample()
+        for _ in range(self.plan.peers):
+            self.scheduler.after(self.random.uniform(0.0, 2.0), self.enter)
+        self.havoc.start()
+        self.scheduler.run(self.plan.safety_s, lambda: self.scheduler.steps > STEPS_MAX)
+        if self.plan.master_crashes:
+            self.master.dies_after = self.random.randrange(4)
+            self.scheduler.run(self.scheduler.now + 5.0, lambda: self.master.gone)
+            self.master.crash()
+        self._line("HEAL", "no more faults")
+        self.acting = False
+        self.havoc.heal()
+        if not self.master.gone:
+            self._demand_progress()
+        self._farewell()
+        self.audience.tell("finished")
+
+    def _demand_progress(self) -> None:
+        self.faults_done += 1
+        people = [host.person for host in self.peers.values() if host.person is not None]
+        self._goals = {person.host.identity.peer: person.steps + STEPS_AFTER_HEALING for person in people}
+        bound_s = 2 * self.plan.wait_bound_s + TCP_GIVES_UP_S + LONG_THOUGHT_S
+        if not self.scheduler.run(self.scheduler.now + bound_s, self._progressed):
+            late = [host.name for host in self.peers.values() if not self._reached_goal(host)]
+            raise Violation("progress", f"{', '.join(late)} made no progress in {bound_s:.0f} s; {self.explain()}")
+
+    def _progressed(self) -> bool:
+        return all(self._reached_goal(host) for host in self.peers.values())
+
+    def _reached_goal(self, host: PeerHost) -> bool:
+        person = host.person
+        return host.gone or person is None or person.steps >= self._goals.get(host.identity.peer, 0)
+
+    def _farewell(self) -> None:
+        for host in list(self.peers.values()):
+            if host.person is not None and (not self.master.gone or self.random.random() < 0.5):
+                self.scheduler.after(self.random.uniform(0.0, 3.0), host.person.leave)
+        bound_s = self.plan.wait_bound_s + LONG_THOUGHT_S
+        if not self.scheduler.run(self.scheduler.now + bound_s, lambda: not self.peers):
+            names = ", ".join(host.name for host in self.peers.values())
+            raise Violation("farewell", f"{names} did not get away in {bound_s:.0f} s; {self.explain()}")
+        # Long enough for the master to hear of everybody, also over connections that lose bytes.
+        self.scheduler.run(self.scheduler.now + TCP_GIVES_UP_S + 5.0, lambda: False)
+        if not self.master.gone and self.explain():
+            raise Violation("farewell", f"everybody has left, and the master says {self.explain()}")
+
+    # ── entrances and exits ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def enter(self, address: tuple[str, int] | None = None) -> str:
+        """A new peer joins, perhaps where another one was; its name, or nothing if the run is full."""
+        if len(self.peers) >= self.plan.peers_max or not self.acting or self.master.gone:
+            return ""
+        number = len(self.hosts_by_name) + 1
+        peer = PeerId(f"{self.random.randrange(256):02x}-p{number:04d}" + "0" * 24)
+        group = self.random.randrange(self.plan.groups)
+        host, port = address or (f"10.0.{number // 256}.{number % 256}", 40_000)
+        announced = host if self.random.random() < 0.5 else ""
+        identity = PeerIdentity(peer, group, announced, port, self.plan.lanes[group])
+        joined = self.place(identity, (host, port))
+        joined.person = Person(joined, train)
+        self.scheduler.after(self.random.uniform(0.0, 0.05), joined.post, joined.person.start)
+        if self.random.random() < self.plan.nat:
+            self.reach.behind_nat.add(peer)
+        for other in self.peers:
+            self.reach.note_trouble(peer, other)
+        return joined.name
+
+    def place(self, identity: PeerIdentity, address: tuple[str, int]) -> PeerHost:
+        """Start a peer's process, which dials the master."""
+        host = PeerHost(self, identity, address, self.random.uniform(0.0, self.plan.distance_s))
+        self.peers[identity.peer] = self.hosts_by_name[host.name] = host
+        self.reach.listen(host)
+        self.scheduler.after(self.network.delay(2 * host.distance_s), self._connect, host)
+        return host
+
+    def _connect(self, host: PeerHost) -> None:
+        if host.gone or self.master.gone:
+            host.connected(None)
+            return
+        connection = Connection(self.network, host.distance_s)
+        self.master.connected(connection, host.address[0])
+        host.connected(connection)
+
+    def host_ended(self, host: PeerHost) -> None:
+        """A process has ended; its owner may start another one."""
+        self._line(host.name, "the process has crashed" if host.crashed else "the process has ended")
+        del self.peers[host.identity.peer]
+        if host.person is not None:
+            host.person.gone()
+        if self.acting and self.random.random() < self.plan.rejoin:
+            address = host.address if self.random.random() < 0.5 else None
+            self.scheduler.after(self.random.uniform(0.0, 10.0), self.enter, address)
+
+    # ── the people ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def thinkers(self, change: int) -> None:
+        """Somebody begins or ends to compute."""
+        if self._thinking:
+            self.computing_s += self.scheduler.now - self._thinking_since
+        self._thinking += change
+        self._thinking_since = self.scheduler.now
+
+    # ── the checkers ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _sample(self) -> None:
+        self.thinkers(0)
+        self.audience.tell("sampled")
+        self.scheduler.after(SAMPLE_S, self._sample)
+
+    def explain(self) -> tuple[str, ...]:
+        """What the master says it waits for."""
+        return self.master.core.explain()
+
+    def named_in(self, text: str) -> set[PeerId]:
+        """The peers that a sentence names."""
+        words = _WORD.findall(text)
+        return {self.hosts_by_name[word].identity.peer for word in words if word in self.hosts_by_name}
+
+    def standing_faults(self) -> int:
+        """Faults that last: each may prolong a wait as often as a fresh one."""
+        return len(self.reach.blocked) + len(self.reach.behind_nat) + sum(host.frozen for host in self.peers.values())
+
+    def _line(self, who: str, text: str) -> None:
+        if self.trace.on:
+            self.trace.line(self.scheduler.now, who, text)
