@@ -11,6 +11,7 @@ JSON line per size, with the median and the slowest tenth of the rounds, and the
 import argparse
 import asyncio
 import json
+import re
 import resource
 import statistics
 import subprocess
@@ -138,7 +139,9 @@ def main() -> None:
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as master:
             try:
                 assert master.stdout is not None, "a pipe was asked for"
-                port = int(master.stdout.readline().split()[-1].rsplit(":", 1)[1])
+                found = re.search(r"127\.0\.0\.1:(\d+)", master.stdout.readline())
+                assert found is not None, "the master's first line says where it listens"
+                port = int(found[1])
                 rounds = arguments.rounds if count > 100 else 10 * arguments.rounds
                 print(json.dumps(asyncio.run(measure(count, rounds, port, master.pid))), flush=True)
             finally:

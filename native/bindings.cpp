@@ -1,24 +1,118 @@
 // The module pccl._native: the only file of the native part that knows Python.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "build_info.hpp"
+#include "kernels.hpp"
+#include "runs.hpp"
 
 namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+nb::dict build_facts() {
+    const pccl::BuildInfo info = pccl::build_info();
+    nb::dict facts;
+    facts["compiler"] = info.compiler;
+    facts["cxx_standard"] = info.cxx_standard;
+    facts["instruction_sets"] = info.instruction_sets;
+    facts["kernels"] = pccl::kernels().name;
+    return facts;
+}
+
+std::uint8_t* memory(std::uintptr_t address) {
+    return reinterpret_cast<std::uint8_t*>(address);
+}
+
+std::vector<std::string> kernel_names() {
+    const pccl::Kernels* found[4];
+    std::vector<std::string> names;
+    const std::size_t count = pccl::usable_kernels(found);
+    for (std::size_t i = 0; i < count; ++i) names.emplace_back(found[i]->name);
+    return names;
+}
+
+const pccl::Kernels& variant(std::size_t which) {
+    const pccl::Kernels* found[4];
+    if (which >= pccl::usable_kernels(found)) throw nb::index_error("no such variant of the kernels on this machine");
+    return *found[which];
+}
+
+void bind_kernels(nb::module_& module) {
+    module.def("kernel_names", kernel_names, "Variants of the kernels that this machine can run, the plainest first.");
+    module.def(
+        "combine",
+        [](std::size_t which, int type, int op, std::uintptr_t out, std::uintptr_t a, std::uintptr_t b, std::size_t n) {
+            variant(which).combine[type][op](memory(out), memory(a), memory(b), n);
+        },
+        "out[i] = a[i] op b[i] with one variant of the kernels.");
+    module.def(
+        "divide",
+        [](std::size_t which, int type, std::uintptr_t values, std::size_t n, std::size_t peers) {
+            variant(which).divide[type](memory(values), n, peers);
+        },
+        "values[i] = values[i] / peers with one variant of the kernels.");
+    module.def(
+        "check",
+        [](std::size_t which, std::uintptr_t bytes, std::size_t length) {
+            return variant(which).check(memory(bytes), length);
+        },
+        "The check of a segment's bytes with one variant of the kernels.");
+}
+
+void bind_plan(nb::module_& module) {
+    nb::class_<pccl::Plan>(module, "Plan")
+        .def(nb::init<>())
+        .def_rw("tag", &pccl::Plan::tag)
+        .def_rw("attempt", &pccl::Plan::attempt)
+        .def_rw("count", &pccl::Plan::count)
+        .def_rw("rank", &pccl::Plan::rank)
+        .def_rw("size", &pccl::Plan::size)
+        .def_rw("segment_bytes", &pccl::Plan::segment_bytes)
+        .def_rw("stall_s", &pccl::Plan::stall_s)
+        .def_prop_rw(
+            "dtype", [](const pccl::Plan& plan) { return static_cast<int>(plan.type); },
+            [](pccl::Plan& plan, int value) { plan.type = static_cast<pccl::DataType>(value); })
+        .def_prop_rw(
+            "op", [](const pccl::Plan& plan) { return static_cast<int>(plan.op); },
+            [](pccl::Plan& plan, int value) { plan.op = static_cast<pccl::ReduceOp>(value); });
+    nb::class_<pccl::Report>(module, "Report")
+        .def_ro("cause", &pccl::Report::cause)
+        .def_ro("broken_next", &pccl::Report::broken_next)
+        .def_ro("broken_prev", &pccl::Report::broken_prev)
+        .def_ro("sent_bytes", &pccl::Report::sent_bytes)
+        .def_ro("received_bytes", &pccl::Report::received_bytes);
+}
+
+void bind_run(nb::module_& module) {
+    nb::class_<pccl::Run>(module, "Run")
+        .def("abort", &pccl::Run::abort)
+        .def_prop_ro("ended", &pccl::Run::ended)
+        .def_prop_ro("report", &pccl::Run::report)
+        .def_prop_ro("moved_bytes", &pccl::Run::moved_bytes)
+        .def("restore", &pccl::Run::restore, nb::call_guard<nb::gil_scoped_release>());
+    module.def(
+        "start",
+        [](const pccl::Plan& plan, std::uintptr_t input, std::uintptr_t output, const std::vector<int>& next,
+           const std::vector<int>& prev, int notify) {
+            auto run = std::make_shared<pccl::Run>(plan, memory(input), memory(output), next, prev, notify);
+            pccl::start(run);
+            return run;
+        },
+        "plan"_a, "input"_a, "output"_a, "next"_a, "prev"_a, "notify"_a, "Begin a run and return at once.");
+}
+
+}  // namespace
 
 NB_MODULE(_native, module) {
     module.doc() = "The native data plane.";
-
-    module.def(
-        "build_info",
-        [] {
-            const pccl::BuildInfo info = pccl::build_info();
-            nb::dict facts;
-            facts["compiler"] = info.compiler;
-            facts["cxx_standard"] = info.cxx_standard;
-            facts["instruction_sets"] = info.instruction_sets;
-            return facts;
-        },
-        "Compiler and C++ standard of this build, and the instruction sets of the machine it runs on.");
+    module.def("build_info", build_facts,
+               "Compiler and C++ standard of this build, the instruction sets of the machine it runs on, and the "
+               "variant of the kernels chosen for it.");
+    bind_kernels(module);
+    bind_plan(module);
+    bind_run(module);
 }

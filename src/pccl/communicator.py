@@ -32,7 +32,7 @@ ATTEMPT_PAUSE_S = 1.0
 ATTEMPT_TIMEOUT_S = 10.0
 """One attempt: a few round trips, with room for lost segments."""
 
-GOODBYE_S = 5.0
+GOODBYE_S = 3.0
 """Leaving waits this long for running collectives to stop and for the master to hear of it; then the connection is
 closed, which says the same with fewer words."""
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import threading
 
 from tests.e2e.harness import all_do, join
 
@@ -153,6 +154,37 @@ def test_a_busy_peer_is_not_kicked(start_master, start_peers):
     assert busy.do("await_size", size=2)["size"] == 2
     busy.do("update")
     waiting.expect("update")
+
+
+FREEZE_S = 2.5
+"""Well above the limits that these tests set, so that whoever is frozen would have reason to give up on everybody."""
+
+
+def test_a_master_that_stood_still_kicks_nobody(start_master, start_peers):
+    master = start_master(silence_s=1.0, candidate_silence_s=1.0)
+    waiting, busy, calling = join([], start_peers(3, master.address))
+    waiting.order("update")
+    master.expect_said("update_topology", busy.peer[:8])
+    master.signal(signal.SIGSTOP)
+    # A message that waits for the master is handled before its late timer.
+    calling.order("update")
+    threading.Event().wait(FREEZE_S)
+    master.signal(signal.SIGCONT)
+    # Long enough for the master to look around and judge, wrongly.
+    threading.Event().wait(1.0)
+    assert busy.do("update")["size"] == 3
+    assert {peer.expect("update")["size"] for peer in (waiting, calling)} == {3}
+
+
+def test_a_peer_that_stood_still_gives_nobody_up(master, start_peers):
+    frozen, other = join([], start_peers(2, master.address, master_silence_s=1.0))
+    frozen.order("update")
+    master.expect_said("update_topology", other.peer[:8])
+    frozen.signal(signal.SIGSTOP)
+    threading.Event().wait(FREEZE_S)
+    frozen.signal(signal.SIGCONT)
+    assert other.do("update")["size"] == 2
+    assert frozen.expect("update")["size"] == 2
 
 
 def test_peers_learn_that_the_master_died(master, start_peers):

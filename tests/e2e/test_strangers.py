@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from pccl import Communicator, MasterLost, MasterNode, ProtocolError
-from pccl.net.listening import Strangers
+from pccl.net.listening import STRANGERS_MAX, Strangers
 from pccl.wire.framing import HEADER_BYTES, MAGIC, PREAMBLE_BYTES, VERSION, Purpose, frame, parse_refusal, preamble
 from tests.e2e.harness import all_do, join
 
@@ -28,16 +28,18 @@ GARBAGE = (
 )
 
 
-def flood(address, count, seed, stage):
-    """Connections that stay open and say all sorts of things."""
+def flood(address, seed, stage):
+    """Connections that stay open: some say all sorts of things, and more than may be strangers at once say nothing."""
     rng = random.Random(seed)
-    for number in range(count):
+    for number in range(400):
         sock = stage.enter_context(socket.create_connection(address, timeout=10))
         portion = GARBAGE[number % len(GARBAGE)] if number % 3 else rng.randbytes(rng.randrange(200))
         try:
             sock.sendall(portion)
         except OSError:
             continue  # It was shown the door already.
+    for _ in range(STRANGERS_MAX + 100):
+        stage.enter_context(socket.create_connection(address, timeout=10))
 
 
 def closed_port():
@@ -52,8 +54,7 @@ def test_a_master_under_a_flood_admits_a_peer(master, start_peers):
     first.do("connect")
     with ExitStack() as stage:
         host, _, port = master.address.rpartition(":")
-        # More than may be strangers at once, so that the oldest are pushed out.
-        flood((host, int(port)), 1500, 1, stage)
+        flood((host, int(port)), 1, stage)
         peers = join([first], [second])
         assert {each["size"] for each in all_do(peers, "update")} == {2}
 
@@ -62,7 +63,7 @@ def test_a_peer_under_a_flood_gets_its_lanes(master, start_peers):
     first, second = start_peers(2, master.address)
     port = first.do("connect")["port"]
     with ExitStack() as stage:
-        flood(("127.0.0.1", port), 1200, 2, stage)
+        flood(("127.0.0.1", port), 2, stage)
         peers = join([first], [second])
         all_do(peers, "collective")
 

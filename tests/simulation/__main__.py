@@ -33,7 +33,9 @@ def main() -> int:
 def _one(seed: int, trace: bool, digest: bool) -> int:
     show = print if trace else (lambda line: None) if digest else None
     verdict = play(seed, show)
-    print(verdict.digest if digest else verdict if verdict.failure else f"seed {seed}: {verdict.events} events, all well")
+    print(
+        verdict.digest if digest else verdict if verdict.failure else f"seed {seed}: {verdict.events} events, all well"
+    )
     return bool(verdict.failure)
 
 

@@ -33,7 +33,8 @@ class Havoc:
         for host in list(self._theatre.peers.values()):
             host.dies_after = None
             host.slowness_s = 0.0
-            host.thaw()
+            if not host.frozen_for_good:
+                host.thaw()
         self._theatre.master.thaw()
 
     def _plan(self) -> None:
@@ -80,7 +81,10 @@ class Havoc:
             return ""
         host.harms.append("freeze")
         host.freeze()
-        seconds = self._random.choice((0.5, 5.0, 30.0, 1e9))
+        seconds = self._random.choice((0.5, 5.0, 30.0, None))
+        if seconds is None:
+            host.frozen_for_good = True
+            return f"{host.name} for good"
         self._theatre.scheduler.after(seconds, host.thaw)
         return f"{host.name} for {seconds} s"
 

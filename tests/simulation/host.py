@@ -31,6 +31,7 @@ class Host:
         self.name = name
         self.gone = False
         self.frozen = False
+        self.frozen_for_good = False
         self.slowness_s = 0.0
         """Time that each event takes; 0 for a healthy process."""
         self.dies_after: int | None = None
@@ -64,7 +65,7 @@ class Host:
 
     def thaw(self) -> None:
         """Let it run again. Its timer is late, and may be noticed before what has arrived in the meantime."""
-        if self.frozen and not self.gone:
+        if self.frozen and not self.frozen_for_good and not self.gone:
             self.frozen = False
             self._inbox.appendleft((self._tick, ()))
             self._work_later()

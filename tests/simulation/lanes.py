@@ -30,7 +30,7 @@ class LaneEnd:
         self.connection = connection
         self.side = side
         self.stands = False
-        self.part: "Part | None" = None
+        self.part: Part | None = None
         """The run that this end is lent to."""
 
     def close(self, cause: str) -> None:
@@ -114,7 +114,9 @@ def close(host: "PeerHost", key: LaneKey) -> None:
     end = host.lanes.get(key)
     if end is not None:
         if end.part is not None:
-            raise Violation("one owner", f"{host.name} closes lane {key} while attempt {end.part.effect.attempt} has it")
+            raise Violation(
+                "one owner", f"{host.name} closes lane {key} while attempt {end.part.effect.attempt} has it"
+            )
         del host.lanes[key]
         end.close("closed")
 

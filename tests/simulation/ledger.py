@@ -25,9 +25,9 @@ from pccl.core.messages import (
     RefusedTopology,
     Start,
     ToMaster,
+    ToPeer,
     Topology,
     TopologyUpdated,
-    ToPeer,
     VoteTopology,
     Wire,
 )

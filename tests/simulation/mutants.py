@@ -1,4 +1,4 @@
-"""Breaks rules of the core on purpose: `python -m tests.simulation.mutants` tells which checker noticed, and how soon."""
+"""Breaks rules of the core on purpose: `python -m tests.simulation.mutants` tells which checker noticed, and when."""
 
 import sys
 from collections.abc import Callable
@@ -84,11 +84,14 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("the master gives each collective its own lanes", Collectives, "_free_lanes", _all_lanes),
         Mutant("a peer lends a lane once", Lanes, "lend", _lend_again),
     ),
-    "report a link too early": (
-        Mutant("all lanes stand", LinkEnd, "complete", PropertyMock(return_value=True)),
-    ),
+    "report a link too early": (Mutant("all lanes stand", LinkEnd, "complete", PropertyMock(return_value=True)),),
     "ignore answers to pings": (
-        Mutant("a busy peer is not silent", Liveness, "_silence", lambda self, each, now: now - self._waited_since[each.peer]),
+        Mutant(
+            "a busy peer is not silent",
+            Liveness,
+            "_silence",
+            lambda self, each, now: now - self._waited_since[each.peer],
+        ),
     ),
     "never kick": (Mutant("a silent peer is kicked", Liveness, "watch", lambda self, waited_for, now: []),),
     "leave contradictions alone": (

@@ -75,7 +75,9 @@ class Connection:
             self._loses[side] = True
         self._network.scheduler.after(TCP_GIVES_UP_S, self.cut, "timed out")
 
-    def _plan(self, side: int, act: Callable[[int, str], object] | Callable[[int, bytes], object], what: object) -> None:
+    def _plan(
+        self, side: int, act: Callable[[int, str], object] | Callable[[int, bytes], object], what: object
+    ) -> None:
         arrival = self._network.scheduler.now + self._network.delay(self._distance_s)
         self._arrivals[side] = max(self._arrivals[side], arrival)
         self.flying[side] += 1

@@ -51,7 +51,7 @@ class PeerHost(Host):
         self.crashed = False
         self.harms: list[str] = []
         """What was done to it that may cost it its place."""
-        self.person: "Person | None" = None
+        self.person: Person | None = None
         self.control: Connection | None = None
         self.lanes: dict[LaneKey, LaneEnd] = {}
         self.offers: dict[int, LaneEnd] = {}

@@ -196,20 +196,15 @@ def _think(person: Person) -> Script:
 def _collectives(person: Person) -> Generator[Think | Ask, tuple[Answer, ...], bool]:
     """Reduce all tags, again and again until each is committed or nobody else is there; True if somebody waits."""
     pending = False
-    tags = list(range(person.theatre.plan.tags))
-    ask_pending = person.theatre.plan.style is Style.OVERLAP
-    while tags:
-        person.theatre.random.shuffle(tags)
-        requests: list[Request] = [Collective(tag, _spec(tag)) for tag in tags]
-        if ask_pending:
-            requests.insert(person.theatre.random.randint(0, len(tags)), ArePeersPending())
-        requests = yield from _stray(person, requests)
+    requests: list[Request] = [Collective(tag, _spec(tag)) for tag in range(person.theatre.plan.tags)]
+    if person.theatre.plan.style is Style.OVERLAP:
+        requests.append(ArePeersPending())
+    requests = yield from _stray(person, requests)
+    while requests:
+        person.theatre.random.shuffle(requests)
         answers = yield from _ask(*requests)
-        pairs = list(zip(requests, answers, strict=True))
-        ask_pending = False
         pending = pending or any(answer is True for answer in answers)
-        aborted = [request for request, answer in pairs if isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED]
-        tags = [request.tag for request in aborted if isinstance(request, Collective)]
+        requests = [request for request, answer in zip(requests, answers, strict=True) if _aborted(answer)]
         if len(person.host.core.ring) < 2:
             break
     return pending
@@ -225,6 +220,10 @@ def _renew(person: Person, pending: bool) -> Script:
         pending = answer is True
     if pending or style is Style.UPDATE:
         yield from _ask(UpdateTopology())
+
+
+def _aborted(answer: Answer) -> bool:
+    return isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED
 
 
 def _spec(tag: int) -> CollectiveSpec:

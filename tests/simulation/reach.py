@@ -17,7 +17,7 @@ class Reach:
         self.behind_nat: set[PeerId] = set()
         self.blocked: set[tuple[PeerId, PeerId]] = set()
         """(from, to)"""
-        self._listeners: dict[Address, "PeerHost"] = {}
+        self._listeners: dict[Address, PeerHost] = {}
         self._troubled: set[PeerId] = set()
 
     def listen(self, host: "PeerHost") -> None:

@@ -16,7 +16,16 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from pccl.core.effects import Answer, ArePeersPending, Collective, Failure, Request, SayGoodbye, UpdateTopology, WaitAccepted
+from pccl.core.effects import (
+    Answer,
+    ArePeersPending,
+    Collective,
+    Failure,
+    Request,
+    SayGoodbye,
+    UpdateTopology,
+    WaitAccepted,
+)
 from pccl.core.messages import CollectiveSpec, Ping, Pong, ToMaster, ToPeer, Waiting, Welcome, Wire
 from pccl.core.peer import PeerIdentity
 from pccl.types import DataType, PeerId, ReduceOp
@@ -71,7 +80,9 @@ class Recorder(Checker):
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if not isinstance(message, Ping | Pong | Welcome | Waiting):
-            self.lines.append(f"master → {known.peer}: {_links(message) if isinstance(message, Wire) else tell(message)}")
+            self.lines.append(
+                f"master → {known.peer}: {_links(message) if isinstance(message, Wire) else tell(message)}"
+            )
 
     def peer_sends(self, host: PeerHost, message: ToMaster) -> None:
         if not isinstance(message, Ping | Pong):
@@ -79,7 +90,9 @@ class Recorder(Checker):
 
     def run_started(self, part: Part) -> None:
         lanes = [lane for _, lane in part.effect.to_next]
-        self.lines.append(f"{part.host.name} runs tag {part.effect.tag} as {part.effect.rank} of {part.effect.size} on {lanes}")
+        self.lines.append(
+            f"{part.host.name} runs tag {part.effect.tag} as {part.effect.rank} of {part.effect.size} on {lanes}"
+        )
 
     def call_made(self, host: PeerHost, call: int, request: Request) -> None:
         self._calls[host.name, call] = request

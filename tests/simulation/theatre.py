@@ -27,8 +27,8 @@ SAMPLE_S = 2.5
 """How often the checkers look at those who wait: half of what they let pass."""
 
 STEPS_AFTER_HEALING = 3
-STEPS_MAX = 6_000
-"""Events of a safety phase: about 50 ms of computing. A run of many peers ends earlier, not slower."""
+STEPS_MAX = 4_000
+"""Events of a safety phase: about 40 ms of computing. A run of many peers ends earlier, not slower."""
 
 _WORD = re.compile(r"[\w-]+")
 
@@ -97,11 +97,15 @@ class Theatre:
 
     def _reached_goal(self, host: PeerHost) -> bool:
         person = host.person
-        return host.gone or person is None or person.steps >= self._goals.get(host.identity.peer, 0)
+        if host.gone or host.frozen_for_good or person is None:
+            return True
+        return person.steps >= self._goals.get(host.identity.peer, 0)
 
     def _farewell(self) -> None:
         for host in list(self.peers.values()):
-            if host.person is not None and (not self.master.gone or self.random.random() < 0.5):
+            if host.frozen_for_good:
+                host.crash()
+            elif host.person is not None and (not self.master.gone or self.random.random() < 0.5):
                 self.scheduler.after(self.random.uniform(0.0, 3.0), host.person.leave)
         bound_s = self.plan.wait_bound_s + LONG_THOUGHT_S
         if not self.scheduler.run(self.scheduler.now + bound_s, lambda: not self.peers):

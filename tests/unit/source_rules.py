@@ -61,7 +61,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "dataplane": ("types", "core", "errors"),
     "net": _BELOW_NET,
     "communicator": (*_BELOW_NET, "net"),
-    "": (*_BELOW_NET, "net", "communicator"),
+    "master_node": (*_BELOW_NET, "net"),
+    "": (*_BELOW_NET, "net", "communicator", "master_node"),
     "training": (*_BELOW_NET, "net", "communicator", ""),
     "cli": (*_BELOW_NET, "net", "communicator", ""),
 }
@@ -323,7 +324,8 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
 CORE_LINES_MAX = 2600
-"""Hard limits, some way above what we aim at (40, 300, 2,000): they stop growth, nothing more."""
+"""Hard limits, some way above what we aim at (40, 300, 2,000): they stop growth, nothing more. In `core/` lines
+of code count: a limit that counted docstrings too would be a limit on explaining."""
 
 
 def docstring(source: Source) -> Iterator[str]:
@@ -384,8 +386,20 @@ def violations(source: Source) -> list[str]:
     return [sentence for rule in RULES for sentence in rule(source)]
 
 
+def code_lines(source: Source) -> int:
+    """Lines with code on them: no blanks, comments or docstrings."""
+    explained = {
+        line
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    text = enumerate(source.text.splitlines(), start=1)
+    return sum(line not in explained and bool(content.split("#")[0].strip()) for line, content in text)
+
+
 def core_size(sources: list[Source]) -> Iterator[str]:
     """The one rule that needs all files at once."""
-    lines = sum(len(source.text.splitlines()) for source in sources if source.in_core)
+    lines = sum(code_lines(source) for source in sources if source.in_core)
     if lines > CORE_LINES_MAX:
-        yield f"core/ has {lines} lines, the limit is {CORE_LINES_MAX}"
+        yield f"core/ has {lines} lines of code, the limit is {CORE_LINES_MAX}"

@@ -57,7 +57,7 @@ class Lanes:
 
     def wire(self, specs: tuple[LinkSpec, ...], now: float) -> None:
         """Make what is missing, close what is not listed."""
-        wanted = {spec.number for spec in specs}
+        wanted = [spec.number for spec in specs]
         for number in [number for number in self._ends if number not in wanted]:
             self._discard(number)
         for spec in [spec for spec in specs if spec.number > self._newest]:

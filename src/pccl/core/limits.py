@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 LATE_S = 1.0
-"""A `Tick` later than this after its deadline means that this process stood still: stopped, starved, or the GIL held.
+"""An event later than this after a deadline means that this process stood still: stopped, starved, or the GIL held.
 What others sent meanwhile is still unread, so all deadlines are moved before anybody is judged by them."""
 
 

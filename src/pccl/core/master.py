@@ -61,6 +61,7 @@ class Master:
 
     def handle(self, event: MasterEvent, now: float) -> list[MasterEffect]:
         """Take an event, return the effects to carry out in order."""
+        self._excuse_ourselves(now)
         match event:
             case Received():
                 self._receive(event, now)
@@ -250,13 +251,16 @@ class Master:
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _pass_time(self, now: float) -> None:
-        missed_s = now - (self.next_deadline() or now)
+    def _excuse_ourselves(self, now: float) -> None:
+        """If we missed a deadline by far we stood still, and what others said meanwhile is still unread."""
+        deadline = self.next_deadline()
+        missed_s = now - deadline if deadline is not None else 0.0
         if missed_s > LATE_S:
             self.wiring.excuse(missed_s)
             self.liveness.excuse(now)
             self._watch_at = None
-            return
+
+    def _pass_time(self, now: float) -> None:
         for link in self.wiring.pass_time(now):
             self.collectives.break_link(link.group, link.explain(), now)
         if self._watch_at is not None and self._watch_at <= now:

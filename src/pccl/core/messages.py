@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from pccl.types import DataType, PeerId, ReduceOp
 
-Id = Annotated[str, Meta(pattern=r"\A[0-9A-Za-z_-]{1,64}\Z")]
+Id = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
 """Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
 Text = Annotated[str, Meta(max_length=4096)]
 """A sentence for a person; 4096 characters hold the names of a hundred peers."""

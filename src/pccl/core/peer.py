@@ -140,6 +140,8 @@ class Peer:
 
     def handle(self, event: PeerEvent, now: float) -> list[PeerEffect]:
         """Take an event, return the effects to carry out in order."""
+        if self._ping_at is not None and now - self._ping_at > LATE_S:
+            self._heard_at = now  # We stood still: the silence was ours.
         match event:
             case FromMaster(message=message):
                 self._receive(message, now)
@@ -180,7 +182,7 @@ class Peer:
             case Tick():
                 self._lanes.pass_time(now)
                 if self._ping_at is not None and self._ping_at <= now:
-                    self._ping(now, now - self._ping_at)
+                    self._ping(now)
 
     def _lane_event(self, event: LaneOffered | LaneDialled | DialFailed | LaneClosed, now: float) -> None:
         match event:
@@ -200,11 +202,10 @@ class Peer:
             self._waiting_since = now
             self._ping_at = now + self._limits.master_silence_s / PINGS_PER_LIMIT
 
-    def _ping(self, now: float, missed_s: float) -> None:
+    def _ping(self, now: float) -> None:
         limit = self._limits.master_silence_s
-        if missed_s > LATE_S:
-            self._heard_at = now
-        if now - max(self._heard_at, self._waiting_since or now) >= limit:
+        since = now if self._waiting_since is None else self._waiting_since
+        if now - max(self._heard_at, since) >= limit:
             self._effects.append(CloseMaster())
             self._lose(FailureKind.MASTER_LOST, f"the master sent nothing for {limit:g} s; build a new Communicator")
         else:

@@ -18,12 +18,6 @@ EffectT = TypeVar("EffectT")
 _EventIn = TypeVar("_EventIn", contravariant=True)
 _EffectOut = TypeVar("_EffectOut")
 
-PULSE_S = 0.5
-"""While a core has a deadline the timer fires at least this often, so that a freeze of this process shows."""
-
-FROZEN_S = 1.0
-"""A timer later than this means that the process stood still (stopped, or the GIL was held), not that it was busy."""
-
 
 class Core(Protocol[_EventIn, _EffectOut]):
     """What decides: `core.master.Master`, `core.peer.Peer`."""
@@ -54,7 +48,6 @@ class Driver(Generic[EventT, EffectT]):
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
         self._arming = False
-        self._frozen_s = 0.0
         self._work: set[asyncio.Task[None]] = set()
 
     def post(self, event: EventT) -> None:
@@ -65,7 +58,7 @@ class Driver(Generic[EventT, EffectT]):
         self._busy = True
         try:
             while self._events and not self._stopped:
-                for effect in self._core.handle(self._events.popleft(), self._now()):
+                for effect in self._core.handle(self._events.popleft(), self._loop.time()):
                     self._carry_out(effect)
         except Exception as error:
             # A core that raised is in a state nobody reasoned about. Ending is better than going on: whoever waits
@@ -101,22 +94,10 @@ class Driver(Generic[EventT, EffectT]):
         for task in self._work:
             task.cancel()
 
-    def _now(self) -> float:
-        """The loop's time without the time in which this process stood still.
-
-        A core compares silence with limits. After a freeze everybody would seem to have been silent, although it was
-        us who did not listen: nobody is declared dead because our timer was late."""
-        raw = self._loop.time()
-        late = raw - self._due
-        if late > FROZEN_S:
-            self._frozen_s += late
-            self._due = raw
-        return raw - self._frozen_s
-
     def _arm(self) -> None:
         self._arming = False
         deadline = None if self._stopped else self._core.next_deadline()
-        due = math.inf if deadline is None else min(deadline + self._frozen_s, self._loop.time() + PULSE_S)
+        due = math.inf if deadline is None else deadline
         if self._timer is not None:
             if self._due <= due:
                 return  # It fires early and is armed anew then, which is cheaper than a new timer for every event.
@@ -125,10 +106,9 @@ class Driver(Generic[EventT, EffectT]):
         self._timer = None if due == math.inf else self._loop.call_at(due, self._on_timer)
 
     def _on_timer(self) -> None:
-        deadline = self._core.next_deadline()
-        now = self._now()
         self._timer, self._due = None, math.inf
-        if deadline is not None and deadline <= now:
+        deadline = self._core.next_deadline()
+        if deadline is not None and deadline <= self._loop.time():
             self.post(self._tick)
         else:
             self._arm()

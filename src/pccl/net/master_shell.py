@@ -98,7 +98,10 @@ class MasterShell:
             await asyncio.get_running_loop().connect_accepted_socket(lambda: end, sock)
         except OSError as error:
             sock.close()
-            self._closed(number, str(error))
+            self._closed(number, sockets.in_words(error))
+        except asyncio.CancelledError:
+            sock.close()
+            raise
 
     def _frame(self, number: int, host: str, body: bytes) -> None:
         try:

@@ -156,8 +156,7 @@ def _listening_addresses(host: str) -> list[Resolved]:
     if host == "":
         # One socket for both families, so that a port chosen by the kernel is one port.
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-    found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys((family, address) for family, _, _, _, address in found))  # type: ignore[misc]
+    return _look_up(host, 0, socket.AI_PASSIVE)
 
 
 class _AddressMissing(OSError):

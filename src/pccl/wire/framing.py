@@ -23,13 +23,9 @@ HEADER_BYTES = 4
 """The length in front of each frame."""
 
 HELLO_FRAME_MAX = 4096
-"""First frame from a stranger, the only one anybody on the internet can make us keep. `Join` and `LaneHello` take at
-most 1,400 bytes when every text in them is as long as it may be and of four-byte characters; the rest is room to grow.
-"""
-
-LANE_ANSWER_FRAME_MAX = 32768
-"""A refused lane comes with a reason of up to 4,096 characters, 16 KiB when each takes four bytes. Only whoever the
-master told us to dial can make us keep it."""
+"""First frame from a stranger, the only one anybody on the internet can make us keep. `Join`, `LaneHello` and
+`LaneAnswer` take at most 2,100 bytes when every text in them is as long as it may be and of four-byte characters; the
+rest is room to grow."""
 
 REFUSAL_TEXT_MAX = 4096
 """Bytes of text in a refusal: a few sentences. Frozen with the refusal itself, so it is not tied to the limit above."""

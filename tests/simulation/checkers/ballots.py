@@ -1,6 +1,6 @@
 """Nothing is decided without the votes of all that are asked, nor waited for without a reason."""
 
-from pccl.core.messages import PendingAnswer, Start, TopologyUpdated, ToPeer
+from pccl.core.messages import PendingAnswer, Start, ToPeer, TopologyUpdated
 from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pccl.core.effects import Answer, MasterEvent, Request
-from pccl.core.messages import ToMaster, Topology, ToPeer
+from pccl.core.messages import ToMaster, ToPeer, Topology
 from tests.simulation.ledger import Known
 from tests.simulation.violation import Violation
 
@@ -69,7 +69,9 @@ class Audience:
 
     def __init__(self, checkers: list[Checker]) -> None:
         self.hooks: dict[str, tuple[Callable[..., None], ...]] = {
-            hook: tuple(getattr(each, hook) for each in checkers if getattr(type(each), hook) is not getattr(Checker, hook))
+            hook: tuple(
+                getattr(each, hook) for each in checkers if getattr(type(each), hook) is not getattr(Checker, hook)
+            )
             for hook in HOOKS
         }
 

@@ -22,11 +22,15 @@ class OneOwner(Checker):
             if end is None or not end.stands:
                 raise self.fail(f"{host.name} lends lane {key} to attempt {effect.attempt}, but it does not stand")
             if end.part is not None:
-                raise self.fail(f"{host.name} lends lane {key} to attempts {end.part.effect.attempt} and {effect.attempt}")
+                raise self.fail(
+                    f"{host.name} lends lane {key} to attempts {end.part.effect.attempt} and {effect.attempt}"
+                )
         if len(set(effect.to_next)) != len(effect.to_next):
             raise self.fail(f"{host.name} lends a lane twice to attempt {effect.attempt}")
         if (effect.size == 2) != (effect.to_next == effect.from_prev):
-            raise self.fail(f"{host.name} runs attempt {effect.attempt} of {effect.size} on {effect.to_next} {effect.from_prev}")
+            raise self.fail(
+                f"{host.name} runs attempt {effect.attempt} of {effect.size} on {effect.to_next} {effect.from_prev}"
+            )
         self._compare_neighbours(part)
 
     def _compare_neighbours(self, part: "Part") -> None:

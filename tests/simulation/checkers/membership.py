@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pccl.core.effects import Answer, Failure, FailureKind
-from pccl.core.messages import Kick, Outcome, Start, Topology, ToPeer
+from pccl.core.messages import Kick, Outcome, Start, ToPeer, Topology
 from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
@@ -39,8 +39,12 @@ class RingsStand(Checker):
     callers are told that theirs was aborted."""
 
     name = "rings stand"
+    _last: ToPeer | None = None
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
+        if message is self._last:
+            return
+        self._last = message
         match message:
             case Topology(epoch, ring) if known.topology is None:
                 self._stands(ring, f"epoch {epoch} admits {known.peer[:8]}")

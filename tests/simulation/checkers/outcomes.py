@@ -69,4 +69,6 @@ class RightSum(Checker):
             raise self.fail(f"{host.name} commits attempt {answer.attempt} without having finished its run")
         expected = self.theatre.plane.expected_sum(answer.attempt, answer.ring)
         if part.result != expected:
-            raise self.fail(f"{host.name} got {part.result} from attempt {answer.attempt}, the ring's sum is {expected}")
+            raise self.fail(
+                f"{host.name} got {part.result} from attempt {answer.attempt}, the ring's sum is {expected}"
+            )

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pccl.core.effects import MasterEvent
-from pccl.core.messages import Topology, ToPeer
+from pccl.core.messages import ToPeer, Topology
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
 
@@ -42,8 +42,21 @@ class FreshSizes(Checker):
 
     name = "fresh sizes"
 
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._changed = False
+        self._known = 0
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        self._changed = self._changed or isinstance(message, Topology)
+
     def master_handled(self, event: MasterEvent) -> None:
-        accepted = list(self.ledger.accepted())
+        if not self._changed and len(self.ledger.known) == self._known:
+            return
+        self._changed, self._known = False, len(self.ledger.known)
+        self._compare(list(self.ledger.accepted()))
+
+    def _compare(self, accepted: list[Known]) -> None:
         groups: dict[int, list[str]] = {}
         for known in accepted:
             groups.setdefault(known.group, []).append(known.peer)
@@ -54,7 +67,9 @@ class FreshSizes(Checker):
             if (told.global_size, told.groups, told.largest_group) != (len(accepted), len(groups), largest):
                 raise self.fail(f"{known.peer[:8]} was told {told}, but the roster is {groups}")
             if sorted(told.ring) != sorted(groups[known.group]):
-                raise self.fail(f"{known.peer[:8]} was told the ring {told.ring}, but its group is {groups[known.group]}")
+                raise self.fail(
+                    f"{known.peer[:8]} was told the ring {told.ring}, but its group is {groups[known.group]}"
+                )
 
     def sampled(self) -> None:
         for known in self.ledger.accepted():

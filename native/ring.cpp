@@ -1,0 +1,335 @@
+#include "ring.hpp"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+namespace pccl {
+namespace {
+
+// A turn on one lane ends after this much, so that all lanes and both directions advance together.
+constexpr std::size_t turn_bytes = std::size_t{1} << 20;
+
+// The longest sleep; a limit on stalls is noticed within a fifth of a second of its end.
+constexpr int sleep_ms = 200;
+
+}  // namespace
+
+Ring::Ring(const Plan& plan, const std::uint8_t* input, std::uint8_t* output, const std::vector<int>& next,
+           const std::vector<int>& prev)
+    : plan_(plan),
+      input_(input),
+      output_(output),
+      in_place_(input == output),
+      kernels_(kernels()),
+      item_(item_size(plan.type)),
+      per_segment_(std::max<std::size_t>(1, plan.segment_bytes / item_)),
+      // As many slots as a chunk has segments, and one for each lane. There are as many segments on their way around
+      // the ring as there are slots in it, so even with every slot taken everywhere somebody can send: no deadlock.
+      slots_(per_segment_ * item_, segments_of(0) + prev.size()),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (wake_ < 0) throw std::runtime_error("no descriptor left for a run");
+    for (const int fd : next) senders_.push_back({Lane(fd)});
+    for (const int fd : prev) receivers_.push_back({Lane(fd)});
+}
+
+Ring::~Ring() {
+    ::close(wake_);
+}
+
+void Ring::abort() {
+    stop_.store(true, std::memory_order_release);
+    const std::uint64_t one = 1;
+    // Can only fail when it is full of earlier wake-ups.
+    [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
+}
+
+// ── where things are ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+std::uint32_t Ring::chunk_received(std::uint32_t hop) const {
+    return (plan_.rank + 2 * plan_.size - hop - 1) % plan_.size;
+}
+
+std::size_t Ring::chunk_elements(std::uint32_t chunk) const {
+    return plan_.count / plan_.size + (chunk < plan_.count % plan_.size ? 1 : 0);
+}
+
+std::size_t Ring::chunk_begin(std::uint32_t chunk) const {
+    return chunk * (plan_.count / plan_.size) + std::min<std::size_t>(chunk, plan_.count % plan_.size);
+}
+
+std::uint32_t Ring::segments_of(std::uint32_t chunk) const {
+    return static_cast<std::uint32_t>((chunk_elements(chunk) + per_segment_ - 1) / per_segment_);
+}
+
+Ring::Segment Ring::locate(std::uint32_t chunk, std::uint32_t index) const {
+    const std::size_t first = index * per_segment_;
+    const std::size_t elements = std::min(per_segment_, chunk_elements(chunk) - first);
+    return {(chunk_begin(chunk) + first) * item_, elements * item_, elements};
+}
+
+// ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+Report Ring::run() {
+    begin();
+    progress_at_ = std::chrono::steady_clock::now();
+    while (!finished() && cause_.empty()) {
+        if (stop_.load(std::memory_order_acquire)) {
+            fail("aborted");
+            break;
+        }
+        bool moved = false;
+        for (Sender& sender : senders_) moved |= pump(sender);
+        for (Receiver& receiver : receivers_) moved |= pump(receiver);
+        if (moved) {
+            progress_at_ = std::chrono::steady_clock::now();
+            moved_.store(sent_bytes_ + received_bytes_, std::memory_order_relaxed);
+        } else if (cause_.empty()) {
+            wait();
+        }
+    }
+    return report();
+}
+
+void Ring::begin() {
+    for (std::uint32_t hop = 0; hop < hops(); ++hop) {
+        const std::uint32_t segments = segments_of(chunk_received(hop));
+        received_.emplace_back(segments, false);
+        unreceived_ += segments;
+        unsent_ += segments_of((chunk_received(hop) + 1) % plan_.size);
+    }
+    for (std::uint32_t index = 0; index < segments_of(plan_.rank); ++index) {
+        const Segment place = locate(plan_.rank, index);
+        pass_on({0, index, static_cast<std::uint32_t>(place.bytes), -1, input_ + place.offset, 0, false});
+    }
+}
+
+void Ring::pass_on(const Outgoing& segment) {
+    if (segment.hop < hops()) ready_.push_back(segment);
+}
+
+void Ring::fail(std::string cause) {
+    if (cause_.empty()) cause_ = std::move(cause);
+}
+
+// ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+bool Ring::pump(Sender& sender) {
+    std::size_t turn = 0;
+    while (turn < turn_bytes && (sender.busy || !ready_.empty())) {
+        if (!sender.busy) load(sender);
+        iovec parts[2] = {{&sender.header, sizeof(Header)},
+                          {const_cast<std::uint8_t*>(sender.segment.data), sender.segment.length}};
+        iovec* first = parts;
+        if (sender.sent >= sizeof(Header)) {
+            const std::size_t payload_sent = sender.sent - sizeof(Header);
+            first = parts + 1;
+            first->iov_base = static_cast<std::uint8_t*>(first->iov_base) + payload_sent;
+            first->iov_len -= payload_sent;
+        } else {
+            first->iov_base = static_cast<std::uint8_t*>(first->iov_base) + sender.sent;
+            first->iov_len -= sender.sent;
+        }
+        std::size_t bytes = 0;
+        const Moved moved = sender.lane.send(first, static_cast<int>(parts + 2 - first), bytes);
+        if (moved == Moved::nothing_now) break;
+        if (moved == Moved::broken) {
+            fail("to the next peer: " + sender.lane.cause());
+            break;
+        }
+        sender.sent += bytes;
+        sent_bytes_ += bytes;
+        turn += bytes;
+        if (sender.sent == sizeof(Header) + sender.segment.length) {
+            if (sender.segment.slot >= 0) slots_.give(sender.segment.slot);
+            sender.busy = false;
+            --unsent_;
+        }
+    }
+    return turn > 0;
+}
+
+void Ring::load(Sender& sender) {
+    Outgoing& segment = sender.segment = ready_.front();
+    ready_.pop_front();
+    if (!segment.checked) segment.check = kernels_.check(segment.data, segment.length);
+    sender.header = {plan_.tag,
+                     plan_.attempt,
+                     segment.hop,
+                     segment.index,
+                     segment.length,
+                     0,
+                     placed(segment.check, plan_.attempt, segment.hop, segment.index)};
+    sender.sent = 0;
+    sender.busy = true;
+}
+
+// ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+bool Ring::pump(Receiver& receiver) {
+    std::size_t turn = 0;
+    // After the last segment nothing more is ours to read: the next bytes belong to another run.
+    while (turn < turn_bytes && unreceived_ > 0 && cause_.empty()) {
+        if (receiver.reading == Reading::slot && !find_room(receiver)) break;
+        std::size_t bytes = 0;
+        Moved moved = Moved::nothing_now;
+        std::uint8_t discarded[16384];
+        const std::size_t missing =
+            (receiver.reading == Reading::header ? sizeof(Header) : receiver.header.length) - receiver.got;
+        switch (receiver.reading) {
+            case Reading::header:
+                moved = receiver.lane.receive(reinterpret_cast<std::uint8_t*>(&receiver.header) + receiver.got, missing,
+                                              bytes);
+                break;
+            case Reading::payload:
+                moved = receiver.lane.receive(receiver.to + receiver.got, missing, bytes);
+                break;
+            default:
+                moved = receiver.lane.receive(discarded, std::min(missing, sizeof discarded), bytes);
+        }
+        if (moved == Moved::nothing_now) break;
+        if (moved == Moved::broken) {
+            fail("from the previous peer: " + receiver.lane.cause());
+            break;
+        }
+        receiver.got += bytes;
+        received_bytes_ += bytes;
+        turn += bytes;
+        if (bytes < missing) continue;
+        if (receiver.reading == Reading::header) {
+            if (!read_header(receiver)) break;
+        } else {
+            if (receiver.reading == Reading::payload && !take_segment(receiver)) break;
+            receiver.reading = Reading::header;
+            receiver.got = 0;
+        }
+    }
+    return turn > 0;
+}
+
+// A whole header is there: decide where its payload goes. False if nothing sensible can follow.
+bool Ring::read_header(Receiver& receiver) {
+    const Header& header = receiver.header;
+    if (header.length > segment_bytes_max || header.attempt > plan_.attempt || header.length == 0) {
+        fail("a segment from the previous peer makes no sense");
+        return false;
+    }
+    if (header.attempt < plan_.attempt) {
+        receiver.reading = Reading::stale;  // the rest of an attempt that was aborted
+    } else if (!accept_header(receiver)) {
+        return false;
+    }
+    receiver.got = 0;
+    return true;
+}
+
+bool Ring::accept_header(Receiver& receiver) {
+    const Header& header = receiver.header;
+    const bool known = header.tag == plan_.tag && header.hop < hops() && header.index < received_[header.hop].size() &&
+                       !received_[header.hop][header.index];
+    if (!known || header.length != locate(chunk_received(header.hop), header.index).bytes) {
+        fail("a segment from the previous peer has no place in this run");
+        return false;
+    }
+    received_[header.hop][header.index] = true;
+    if (header.hop < plan_.size - 1) {
+        receiver.reading = Reading::slot;
+        return true;
+    }
+    const Segment place = locate(chunk_received(header.hop), header.index);
+    save(place);
+    receiver.to = output_ + place.offset;
+    receiver.slot = -1;
+    receiver.reading = Reading::payload;
+    return true;
+}
+
+bool Ring::find_room(Receiver& receiver) {
+    receiver.slot = slots_.take();
+    if (receiver.slot < 0) return false;
+    receiver.to = slots_.data(receiver.slot);
+    receiver.reading = Reading::payload;
+    return true;
+}
+
+// A whole segment is there: check it, reduce it, pass it on. False if it is damaged.
+bool Ring::take_segment(Receiver& receiver) {
+    const Header& header = receiver.header;
+    const std::uint64_t check = kernels_.check(receiver.to, header.length);
+    if (placed(check, header.attempt, header.hop, header.index) != header.check) {
+        fail("a segment from the previous peer arrived damaged");
+        return false;
+    }
+    const Segment place = locate(chunk_received(header.hop), header.index);
+    const Combine combine = kernels_.combine[static_cast<std::size_t>(plan_.type)][static_cast<std::size_t>(plan_.op)];
+    Outgoing segment{header.hop + 1, header.index, header.length, -1, output_ + place.offset, check, true};
+    if (header.hop + 2 < plan_.size) {
+        combine(receiver.to, receiver.to, input_ + place.offset, place.elements);
+        segment.slot = receiver.slot;
+        segment.data = receiver.to;
+        segment.checked = false;
+    } else if (header.hop + 2 == plan_.size) {
+        save(place);
+        combine(output_ + place.offset, receiver.to, input_ + place.offset, place.elements);
+        if (plan_.op == ReduceOp::avg) {
+            kernels_.divide[static_cast<std::size_t>(plan_.type)](output_ + place.offset, place.elements, plan_.size);
+        }
+        slots_.give(receiver.slot);
+        segment.checked = false;
+    }
+    --unreceived_;
+    pass_on(segment);
+    return true;
+}
+
+// ── the input, should it be needed again ─────────────────────────────────────────────────────────────────────────────
+
+void Ring::save(const Segment& place) {
+    if (!in_place_) return;
+    if (!saved_) saved_ = std::make_unique<Arena>(plan_.count * item_);
+    std::memcpy(saved_->data() + place.offset, output_ + place.offset, place.bytes);
+    overwritten_.push_back(place);
+}
+
+void Ring::restore() {
+    for (const Segment& place : overwritten_) {
+        std::memcpy(output_ + place.offset, saved_->data() + place.offset, place.bytes);
+    }
+    overwritten_.clear();
+}
+
+// ── waiting and the end ──────────────────────────────────────────────────────────────────────────────────────────────
+
+void Ring::wait() {
+    watched_.assign(1, {wake_, POLLIN, 0});
+    for (const Sender& sender : senders_) {
+        if (sender.busy || !ready_.empty()) watched_.push_back({sender.lane.fd(), POLLOUT, 0});
+    }
+    for (const Receiver& receiver : receivers_) {
+        if (unreceived_ > 0 && receiver.reading != Reading::slot) watched_.push_back({receiver.lane.fd(), POLLIN, 0});
+    }
+    ::poll(watched_.data(), static_cast<nfds_t>(watched_.size()), sleep_ms);
+    const std::chrono::duration<double> stalled = std::chrono::steady_clock::now() - progress_at_;
+    if (plan_.stall_s > 0 && stalled.count() > plan_.stall_s) fail("no byte moved for too long");
+}
+
+Report Ring::report() const {
+    Report report{cause_, {}, {}, sent_bytes_, received_bytes_};
+    for (std::uint32_t i = 0; i < senders_.size(); ++i) {
+        const Sender& sender = senders_[i];
+        if ((sender.busy && sender.sent > 0) || !sender.lane.cause().empty()) report.broken_next.push_back(i);
+    }
+    for (std::uint32_t i = 0; i < receivers_.size(); ++i) {
+        const Receiver& receiver = receivers_[i];
+        if (receiver.reading != Reading::header || receiver.got > 0 || !receiver.lane.cause().empty()) {
+            report.broken_prev.push_back(i);
+        }
+    }
+    return report;
+}
+
+}  // namespace pccl

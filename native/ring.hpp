@@ -1,0 +1,149 @@
+// Ring all-reduce over lanes: one run, from the first byte to the last, or to its abort.
+//
+// Words. The elements are cut into as many *chunks* as there are peers, and each chunk into *segments*. In 2(size-1)
+// *hops* every chunk travels around the ring: in the first size-1 hops each peer adds its own share to what it receives
+// and passes the sum on (reduce-scatter); the peer that adds the last share finishes the chunk; in the other hops the
+// finished chunk is copied from peer to peer (all-gather). In hop h the peer of rank r sends chunk r-h and receives
+// chunk r-h-1, modulo size. Every chunk is finished in one place, so all peers end with the same bits.
+//
+// A segment is sent on as soon as it has been received and reduced, on whichever lane takes bytes first; its header
+// says where it belongs. So receiving, reducing and sending overlap within a hop and across hops, and a lane that
+// stalls delays only what it carries.
+//
+// Knows nothing of peers, votes or retries: a run has a plan, two sets of lanes, two buffers, and an outcome.
+#pragma once
+
+#include <poll.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels.hpp"
+#include "lane.hpp"
+#include "memory.hpp"
+#include "segment.hpp"
+
+namespace pccl {
+
+struct Plan {
+    std::uint64_t tag = 0;
+    std::uint64_t attempt = 0;
+    std::uint64_t count = 0;  // elements
+    std::uint32_t rank = 0;
+    std::uint32_t size = 0;
+    std::uint32_t segment_bytes = 0;
+    DataType type = DataType::f32;
+    ReduceOp op = ReduceOp::sum;
+    double stall_s = 0;  // no byte in either direction for this long is a failure
+};
+
+struct Report {
+    std::string cause;  // empty: the result is complete
+    std::vector<std::uint32_t> broken_next;
+    std::vector<std::uint32_t> broken_prev;
+    std::uint64_t sent_bytes = 0;
+    std::uint64_t received_bytes = 0;
+};
+
+class Ring {
+  public:
+    // `input` may equal `output`. Both stay the caller's, and must live until the run has ended and been settled.
+    Ring(const Plan& plan, const std::uint8_t* input, std::uint8_t* output, const std::vector<int>& next,
+         const std::vector<int>& prev);
+    ~Ring();
+
+    // Runs to the end; the calling thread does all the work.
+    Report run();
+    // From any thread: `run` returns soon, whatever the lanes do.
+    void abort();
+    // After `run` has returned: put back every byte of an input that was overwritten.
+    void restore();
+
+    std::uint64_t moved_bytes() const { return moved_.load(std::memory_order_relaxed); }
+
+  private:
+    struct Outgoing {  // a segment that is ready to be sent
+        std::uint32_t hop;
+        std::uint32_t index;
+        std::uint32_t length;
+        int slot;  // where it waits, or -1 if it is sent from a buffer of the caller's
+        const std::uint8_t* data;
+        std::uint64_t check;
+        bool checked;
+    };
+    struct Sender {
+        Lane lane;
+        Header header{};
+        Outgoing segment{};
+        std::size_t sent = 0;
+        bool busy = false;
+    };
+    enum class Reading { header, slot, payload, stale };
+    struct Receiver {
+        Lane lane;
+        Header header{};
+        Reading reading = Reading::header;
+        std::size_t got = 0;
+        int slot = -1;
+        std::uint8_t* to = nullptr;
+    };
+    struct Segment {  // a place in the buffers
+        std::size_t offset;
+        std::size_t bytes;
+        std::size_t elements;
+    };
+
+    std::uint32_t hops() const { return 2 * (plan_.size - 1); }
+    std::uint32_t chunk_received(std::uint32_t hop) const;
+    std::size_t chunk_elements(std::uint32_t chunk) const;
+    std::size_t chunk_begin(std::uint32_t chunk) const;
+    std::uint32_t segments_of(std::uint32_t chunk) const;
+    Segment locate(std::uint32_t chunk, std::uint32_t index) const;
+
+    void begin();
+    bool finished() const { return unsent_ == 0 && unreceived_ == 0; }
+    bool pump(Sender& sender);
+    bool pump(Receiver& receiver);
+    void load(Sender& sender);
+    bool read_header(Receiver& receiver);
+    bool accept_header(Receiver& receiver);
+    bool find_room(Receiver& receiver);
+    bool take_segment(Receiver& receiver);
+    void pass_on(const Outgoing& segment);
+    void save(const Segment& place);
+    void wait();
+    void fail(std::string cause);
+    Report report() const;
+
+    Plan plan_;
+    const std::uint8_t* input_;
+    std::uint8_t* output_;
+    bool in_place_;
+    const Kernels& kernels_;
+    std::size_t item_;
+    std::size_t per_segment_;  // elements
+    std::vector<Sender> senders_;
+    std::vector<Receiver> receivers_;
+    std::deque<Outgoing> ready_;
+    std::uint64_t unsent_ = 0;
+    std::uint64_t unreceived_ = 0;
+    std::vector<std::vector<bool>> received_;  // [hop][segment]
+    Slots slots_;
+    std::unique_ptr<Arena> saved_;
+    std::vector<Segment> overwritten_;
+    std::vector<pollfd> watched_;
+    std::string cause_;
+    std::uint64_t sent_bytes_ = 0;
+    std::uint64_t received_bytes_ = 0;
+    std::chrono::steady_clock::time_point progress_at_;
+    std::atomic<std::uint64_t> moved_{0};
+    std::atomic<bool> stop_{false};
+    int wake_ = -1;
+};
+
+}  // namespace pccl

@@ -1,0 +1,75 @@
+#include "runs.hpp"
+
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+
+namespace pccl {
+namespace {
+
+// More idle threads than this end: as many as collectives commonly run side by side.
+constexpr std::size_t idle_threads_max = 16;
+
+struct Crew {
+    std::mutex mutex;
+    std::condition_variable wanted;
+    std::deque<std::shared_ptr<Run>> waiting;
+    std::size_t idle = 0;
+};
+
+// Never destroyed: a thread may still look at it while the process exits.
+Crew& crew() {
+    static Crew* const one = new Crew;
+    return *one;
+}
+
+void serve() {
+    Crew& shared = crew();
+    std::unique_lock lock(shared.mutex);
+    for (;;) {
+        if (shared.waiting.empty()) {
+            if (shared.idle == idle_threads_max) return;
+            ++shared.idle;
+            shared.wanted.wait(lock, [&] { return !shared.waiting.empty(); });
+            --shared.idle;
+        }
+        std::shared_ptr<Run> run = std::move(shared.waiting.front());
+        shared.waiting.pop_front();
+        lock.unlock();
+        run->work();
+        run.reset();
+        lock.lock();
+    }
+}
+
+}  // namespace
+
+void Run::work() {
+    try {
+        report_ = ring_.run();
+    } catch (const std::exception& error) {
+        report_.cause = error.what();
+    }
+    // The last look at the notifier comes before the run counts as ended: after that its owner may close it.
+    const std::uint64_t one = 1;
+    const int notify = notify_;
+    ended_.store(true, std::memory_order_release);
+    [[maybe_unused]] const ssize_t written = ::write(notify, &one, sizeof one);
+}
+
+void start(std::shared_ptr<Run> run) {
+    Crew& shared = crew();
+    const std::lock_guard lock(shared.mutex);
+    shared.waiting.push_back(std::move(run));
+    if (shared.idle >= shared.waiting.size()) {
+        shared.wanted.notify_one();
+    } else {
+        std::thread(serve).detach();
+    }
+}
+
+}  // namespace pccl

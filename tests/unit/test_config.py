@@ -1,0 +1,141 @@
+"""Settings: argument, then environment, then default; what is wrong is named."""
+
+import logging
+
+import pytest
+
+from pccl.config import Address, MasterConfig, MasterLimitSettings, PeerConfig, PeerLimitSettings, configure_logging
+from pccl.config import parse_address as parse
+from pccl.core.limits import MasterLimits, PeerLimits
+from pccl.errors import UsageError
+
+
+def peer_config(address="127.0.0.1:48148", group=0, lanes=0, listen="", announce="", **limits):
+    return PeerConfig.resolve(address, group, lanes, (listen, announce), limits)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:48148", "127.0.0.1", 48148),
+        ("master.example.org:1", "master.example.org", 1),
+        ("[::1]:48148", "::1", 48148),
+        ("[::]:0", "::", 0),
+        (":48148", "", 48148),
+    ],
+)
+def test_addresses(text, host, port):
+    assert parse("address", text) == Address(host, port)
+
+
+@pytest.mark.parametrize(
+    "text", ["host", "[::1]", "::1", "::1:48148", "host:", "host:x", "host:-1", "host:65536", "a b:1"]
+)
+def test_bad_addresses_are_named(text):
+    with pytest.raises(UsageError, match="address: "):
+        parse("address", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"), [("", "", 0), ("host", "host", 0), ("[::1]", "::1", 0), (":7", "", 7)]
+)
+def test_places_need_no_port(text, host, port):
+    assert parse("listen", text, port_required=False) == Address(host, port)
+
+
+def test_an_address_is_written_as_it_is_read():
+    for text in ("127.0.0.1:48148", "[::1]:48148", "localhost:1"):
+        assert str(parse("address", text)) == text
+
+
+def test_a_peer_must_know_where_its_master_is():
+    for address in (":48148", "127.0.0.1:0"):
+        with pytest.raises(UsageError, match="host and port"):
+            peer_config(address)
+
+
+def test_defaults():
+    config = peer_config()
+    assert config.limits == PeerLimits()
+    assert (config.group, config.lanes, config.listen, config.announce) == (0, 0, Address("", 0), Address("", 0))
+    assert MasterConfig.resolve("0.0.0.0:48148", {}).limits == MasterLimits()
+
+
+def test_the_environment_fills_what_was_not_passed(monkeypatch):
+    monkeypatch.setenv("PCCL_LANES", "16")
+    monkeypatch.setenv("PCCL_LISTEN", "0.0.0.0:7000")
+    monkeypatch.setenv("PCCL_ANNOUNCE", "peer.example.org:7001")
+    monkeypatch.setenv("PCCL_DIAL_TIMEOUT_S", "2.5")
+    monkeypatch.setenv("PCCL_SILENCE_S", "30")
+    monkeypatch.setenv("PCCL_DEFAULT_LANES", "8")
+    config = peer_config()
+    assert (config.lanes, config.listen.port, config.limits.dial_timeout_s) == (16, 7000, 2.5)
+    assert config.announce == Address("peer.example.org", 7001)
+    limits = MasterConfig.resolve("0.0.0.0:48148", {"silence_s": 40.0}).limits
+    assert (limits.silence_s, limits.default_lanes) == (40.0, 8)
+    config = peer_config(lanes=2, listen=":7002", announce="other", dial_timeout_s=3)
+    assert (config.lanes, config.listen.port, config.announce.host) == (2, 7002, "other")
+    assert config.limits.dial_timeout_s == 3.0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("PCCL_LANES", "many"),
+        ("PCCL_LANES", "1025"),
+        ("PCCL_DIAL_TIMEOUT_S", "0"),
+        ("PCCL_DIAL_TIMEOUT_S", "nan"),
+        ("PCCL_MASTER_SILENCE_S", "inf"),
+        ("PCCL_EARLY_OFFERS_MAX", "0"),
+        ("PCCL_LISTEN", "host:port"),
+        ("PCCL_ANNOUNCE", "::1"),
+    ],
+)
+def test_a_bad_variable_is_named(monkeypatch, variable, value):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(UsageError, match=variable):
+        peer_config()
+
+
+@pytest.mark.parametrize("limits", [{"dial_timeout_s": -1}, {"master_silence_s": "soon"}, {"early_offers_max": 1.5}])
+def test_a_bad_limit_is_named(limits):
+    with pytest.raises(UsageError, match=next(iter(limits))):
+        peer_config(**limits)
+
+
+def test_an_unknown_limit_is_named():
+    with pytest.raises(UsageError, match="no setting 'dial_timeout'"):
+        peer_config(dial_timeout=1)
+
+
+@pytest.mark.parametrize("group", [-1, 2**32, True, "red", None])
+def test_a_bad_group_is_named(group):
+    with pytest.raises(UsageError, match="peer_group"):
+        peer_config(group=group)
+
+
+def test_every_limit_can_be_passed():
+    assert set(MasterLimitSettings.__annotations__) == set(MasterLimits.__struct_fields__)
+    assert set(PeerLimitSettings.__annotations__) == set(PeerLimits.__struct_fields__)
+
+
+@pytest.fixture
+def logger():
+    it = logging.getLogger("pccl")
+    level, handlers = it.level, list(it.handlers)
+    yield it
+    it.setLevel(level)
+    it.handlers = handlers
+
+
+@pytest.mark.parametrize("name", ["TRACE", "DEBUG", "INFO", "WARN", "ERR", "FATAL", "NONE", "debug"])
+def test_the_log_levels_of_pccl_are_known(monkeypatch, logger, name):
+    monkeypatch.setenv("PCCL_LOG_LEVEL", name)
+    configure_logging()
+    assert logger.isEnabledFor(logging.CRITICAL) is (name != "NONE")
+
+
+def test_an_unknown_log_level_is_named(monkeypatch, logger):
+    monkeypatch.setenv("PCCL_LOG_LEVEL", "LOUD")
+    with pytest.raises(UsageError, match="PCCL_LOG_LEVEL"):
+        configure_logging()

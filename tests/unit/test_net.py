@@ -1,0 +1,459 @@
+"""The parts of the shells on their own, with a core that does what the test says."""
+
+import asyncio
+import contextlib
+import os
+import socket
+import threading
+
+import pytest
+
+from pccl.core.effects import (
+    AcceptLane,
+    Dial,
+    DialFailed,
+    LaneClosed,
+    LaneDialled,
+    LaneOffered,
+    Received,
+    Send,
+)
+from pccl.core.messages import Join, LaneHello, Welcome
+from pccl.net import sockets
+from pccl.net.connection import BACKLOG_MAX
+from pccl.net.data_plane import NoDataPlane
+from pccl.net.driver import Driver
+from pccl.net.lanes import Lanes
+from pccl.net.listening import Strangers
+from pccl.net.master_shell import MasterShell
+from pccl.net.thread import LoopEnded, LoopThread
+from pccl.wire.codec import encode
+from pccl.wire.framing import Purpose, frame, preamble
+
+PATIENCE_S = 10.0
+
+
+def run(work):
+    async def bounded():
+        async with asyncio.timeout(PATIENCE_S):
+            return await work
+
+    return asyncio.run(bounded())
+
+
+async def until(holds):
+    """Look until it holds; `run` bounds it."""
+    while not holds():  # noqa: ASYNC110 - a core that is scripted has no event to offer
+        await asyncio.sleep(0.001)
+
+
+class ScriptedCore:
+    """Answers each event with what `answer` says; remembers events and their times."""
+
+    def __init__(self, answer=lambda event: [], deadline=None):
+        self.answer = answer
+        self.deadline = deadline
+        self.events = []
+        self.times = []
+
+    def handle(self, event, now):
+        self.events.append(event)
+        self.times.append(now)
+        return self.answer(event)
+
+    def next_deadline(self):
+        return self.deadline
+
+
+def drive(core, carry_out=lambda effect: None, on_bug=None):
+    def unexpected(error):
+        raise error
+
+    return Driver(core, "tick", carry_out, on_bug or unexpected)
+
+
+# ── driver ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_events_posted_by_effects_come_after_the_effects():
+    async def story():
+        order = []
+        core = ScriptedCore(lambda event: ["a", "b"] if event == 1 else [])
+
+        def carry_out(effect):
+            order.append(effect)
+            driver.post(f"after {effect}")
+
+        driver = drive(core, carry_out)
+        driver.post(1)
+        assert order == ["a", "b"]
+        assert core.events == [1, "after a", "after b"]
+
+    run(story())
+
+
+def test_the_timer_fires_once_the_deadline_has_passed():
+    async def story():
+        core = ScriptedCore()
+        driver = drive(core)
+        core.deadline = asyncio.get_running_loop().time() + 0.02
+
+        def tick(event):
+            if event == "tick":
+                core.deadline = None
+            return []
+
+        core.answer = tick
+        driver.post("begin")
+        await until(lambda: "tick" in core.events)
+        assert core.times[1] - core.times[0] < 1.0
+        await asyncio.sleep(0.03)
+        assert core.events == ["begin", "tick"]
+
+    run(story())
+
+
+def test_work_ends_in_its_event_and_can_be_given_up():
+    async def story():
+        core = ScriptedCore()
+        driver = drive(core)
+
+        async def work(event, wait):
+            await wait.wait()
+            return event
+
+        gate, never = asyncio.Event(), asyncio.Event()
+        driver.start(work("done", gate))
+        given_up = driver.start(work("never", never))
+        at_once = driver.start(work("not even begun", gate))
+        at_once.cancel()
+        await asyncio.sleep(0)
+        given_up.cancel()
+        gate.set()
+        await until(lambda: given_up.done() and at_once.done() and core.events)
+        assert core.events == ["done"]
+
+    run(story())
+
+
+def test_a_core_that_raises_ends_the_driver(caplog):
+    async def story():
+        bugs = []
+
+        def answer(event):
+            raise ZeroDivisionError
+
+        core = ScriptedCore(answer)
+        driver = drive(core, on_bug=bugs.append)
+        driver.post(1)
+        driver.post(2)
+        assert core.events == [1]
+        assert isinstance(bugs[0], ZeroDivisionError)
+
+    run(story())
+    assert "internal error" in caplog.text
+
+
+# ── strangers ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_oldest_stranger_gives_way():
+    async def story():
+        ended = []
+        strangers = Strangers(limit=3, timeout_s=60.0)
+        for number in range(5):
+            strangers.add(number, lambda cause, number=number: ended.append(number))
+        assert ended == [0, 1]
+        assert strangers.remove(3)
+        assert not strangers.remove(3)
+        strangers.expel_all("over")
+        assert ended == [0, 1, 2, 4]
+        assert len(strangers) == 0
+
+    run(story())
+
+
+def test_a_stranger_has_a_deadline():
+    async def story():
+        ended = []
+        strangers = Strangers(timeout_s=0.01)
+        strangers.add(1, ended.append)
+        await until(lambda: ended)
+        assert "within" in ended[0]
+
+    run(story())
+
+
+# ── the master's shell ───────────────────────────────────────────────────────────────────────────────────────────────
+
+JOIN = Join("a" * 32, 0, "", 1234, 0)
+
+
+@contextlib.asynccontextmanager
+async def master_shell(core, host="127.0.0.1"):
+    notes = []
+    shell = MasterShell(core, notes.append, pytest.fail)
+    shell.open(host, 0)
+    try:
+        yield shell
+    finally:
+        shell.stop()
+        await asyncio.sleep(0)
+
+
+def test_messages_arrive_with_the_address_they_come_from():
+    async def story():
+        core = ScriptedCore()
+        async with master_shell(core, host="") as shell:
+            _, writer = await asyncio.open_connection("127.0.0.1", shell.port)
+            writer.write(preamble(Purpose.CONTROL) + frame(encode(JOIN)))
+            await until(lambda: core.events)
+            # Not ::ffff:127.0.0.1, which other peers might not be able to dial.
+            assert core.events == [Received(1, JOIN, "127.0.0.1")]
+            writer.close()
+            await until(lambda: len(core.events) == 2)
+            assert core.events[1].connection == 1
+
+    run(story())
+
+
+def test_a_peer_that_does_not_read_is_closed():
+    async def story():
+        core = ScriptedCore()
+        async with master_shell(core) as shell:
+            reader, writer = await asyncio.open_connection("127.0.0.1", shell.port)
+            writer.write(preamble(Purpose.CONTROL) + frame(encode(JOIN)))
+            reader._transport.pause_reading()
+            await until(lambda: core.events)
+            core.answer = lambda event: [Send((1,), Welcome("r" * 64))] * 20000 if event == "flood" else []
+            sent = 0
+            while len(core.events) < 2 or core.events[-1] == "flood":
+                shell._driver.post("flood")
+                sent += 20000 * 64
+                assert sent < 8 * BACKLOG_MAX, "it is still kept in memory"
+                await asyncio.sleep(0)
+            assert "does not read" in core.events[-1].cause
+            writer.close()
+
+    run(story())
+
+
+def test_words_after_a_broken_message_are_not_heard():
+    async def story():
+        core = ScriptedCore()
+        async with master_shell(core) as shell:
+            reader, writer = await asyncio.open_connection("127.0.0.1", shell.port)
+            writer.write(preamble(Purpose.CONTROL) + frame(b"\xc1") + frame(encode(JOIN)))
+            await reader.read()
+            assert core.events == []
+            writer.close()
+
+    run(story())
+
+
+# ── lanes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TwoPeers:
+    """Two ends of lanes. The receiver accepts everything that it is offered."""
+
+    def __init__(self):
+        self.dialler, self.receiver = Lanes(), Lanes()
+        self.dialler_core = ScriptedCore()
+        self.receiver_core = ScriptedCore(self._accept)
+        self.dialler.report_to(drive(self.dialler_core))
+        self.receiver.report_to(drive(self.receiver_core, self.receiver.accept))
+        self.port = self.receiver.listen("127.0.0.1", 0)
+
+    def _accept(self, event):
+        match event:
+            case LaneOffered(offer, hello):
+                return [AcceptLane(offer, hello.link, hello.lane)]
+        return []
+
+    def dial(self, port=None, timeout_s=5.0):
+        hello = LaneHello("run", "a", "b", 7, 0)
+        self.dialler.dial(Dial(hello, "127.0.0.1", port or self.port, timeout_s))
+
+    async def stand(self):
+        self.dial()
+        await until(lambda: LaneDialled(7, 0) in self.dialler_core.events)
+
+    def stop(self):
+        for lanes in (self.dialler, self.receiver):
+            with contextlib.suppress(IndexError):
+                lanes.stop()
+
+
+def two_peers(story):
+    async def play():
+        peers = TwoPeers()
+        try:
+            await story(peers)
+        finally:
+            peers.stop()
+            await asyncio.sleep(0)
+
+    run(play())
+
+
+def test_a_closed_lane_is_noticed_at_the_other_end():
+    async def story(peers):
+        await peers.stand()
+        peers.dialler.close((7, 0))
+        await until(lambda: len(peers.receiver_core.events) == 2)
+        assert isinstance(peers.receiver_core.events[1], LaneClosed)
+
+    two_peers(story)
+
+
+def test_bytes_that_come_before_their_run_are_kept_for_it():
+    """The previous peer may have got its start first; what it sends must not look like a broken lane."""
+
+    async def story(peers):
+        await peers.stand()
+        (sock,) = peers.dialler.lend([(7, 0)])
+        sock.send(b"early")
+        await asyncio.sleep(0.02)
+        (other,) = peers.receiver.lend([(7, 0)])
+        assert other.recv(100) == b"early"
+        peers.receiver.give_back([(7, 0)], [])
+        peers.dialler.give_back([(7, 0)], [(7, 0)])
+        await until(lambda: len(peers.receiver_core.events) == 2)
+        assert isinstance(peers.receiver_core.events[1], LaneClosed)
+
+    two_peers(story)
+
+
+def test_a_lent_lane_is_closed_when_it_comes_back():
+    async def story(peers):
+        await peers.stand()
+        (sock,) = peers.dialler.lend([(7, 0)])
+        peers.dialler.close((7, 0))
+        # Not closed under the data plane's hands, but of no more use.
+        assert sock.fileno() >= 0
+        assert sock.recv(1) == b""
+        assert peers.dialler.lend([(7, 0)]) is None
+        peers.dialler.give_back([(7, 0)], [])
+        assert sock.fileno() == -1
+
+    two_peers(story)
+
+
+def test_a_dial_that_nobody_answers_fails_in_time():
+    async def story(peers):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            peers.dial(silent.getsockname()[1], timeout_s=0.05)
+            await until(lambda: peers.dialler_core.events)
+        (failed,) = peers.dialler_core.events
+        assert isinstance(failed, DialFailed)
+        assert "did not answer within 0.05 s" in failed.cause
+
+    two_peers(story)
+
+
+def test_closing_ends_a_dial_under_way():
+    async def story(peers):
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            peers.dial(silent.getsockname()[1])
+            other, _ = await asyncio.to_thread(silent.accept)
+            peers.dialler.close((7, 0))
+            with other:
+                other.settimeout(PATIENCE_S)
+                while await asyncio.to_thread(other.recv, 4096):
+                    pass
+        assert peers.dialler_core.events == []
+
+    two_peers(story)
+
+
+def test_a_dial_that_is_refused_says_so():
+    async def story(peers):
+        with socket.socket() as held:
+            held.bind(("127.0.0.1", 0))
+            peers.dial(held.getsockname()[1])
+            await until(lambda: peers.dialler_core.events)
+        assert "Connection refused" in peers.dialler_core.events[0].cause
+
+    two_peers(story)
+
+
+# ── sockets, threads ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_all_addresses_of_a_name_get_the_same_port():
+    listeners = sockets.listen("localhost", 0)
+    assert len({listener.getsockname()[1] for listener in listeners}) == 1
+    for listener in listeners:
+        listener.close()
+
+
+def test_a_foreign_address_cannot_be_listened_on():
+    with pytest.raises(OSError, match="no address of this machine"):
+        sockets.listen("203.0.113.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "dialled"),
+    [("::ffff:10.0.0.1", "10.0.0.1"), ("::1", "::1"), ("10.0.0.1", "10.0.0.1"), ("fe80::1%lo", "fe80::1%lo")],
+)
+def test_mapped_addresses_are_unmapped(seen, dialled):
+    assert sockets.plain_host(seen) == dialled
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_forked_child_has_no_copy_of_our_sockets():
+    (listener,) = sockets.listen("127.0.0.1", 0)
+    descriptor = listener.fileno()
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.fstat(descriptor)
+            os.write(writer, b"open")
+        except OSError:
+            os.write(writer, b"closed")
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reader, 10) == b"closed"
+    assert os.fstat(descriptor)
+    for pipe in (reader, writer):
+        os.close(pipe)
+    listener.close()
+
+
+def test_a_loop_that_ends_answers_whoever_waits():
+    thread = LoopThread("pccl-test", daemon=True)
+    failures = []
+    started = threading.Event()
+
+    async def forever():
+        started.set()
+        await asyncio.Event().wait()
+
+    def call():
+        try:
+            thread.run(forever())
+        except LoopEnded as error:
+            failures.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    started.wait(PATIENCE_S)
+    thread.stop()
+    caller.join(PATIENCE_S)
+    assert thread.join(PATIENCE_S)
+    assert len(failures) == 1
+    with pytest.raises(LoopEnded):
+        thread.run(forever())
+    thread.post(pytest.fail)
+
+
+def test_without_a_data_plane_a_run_fails_with_a_reason():
+    class Run:
+        tag, attempt = 1, 2
+
+    ended = []
+    NoDataPlane().start(Run, [], [], ended.append)
+    assert "no data plane" in ended[0].cause
