@@ -156,11 +156,11 @@ class Admission:
         return Expulsion(loser, f"not admitted: {_unreachable(link)}")
 
     def _both_there(self, link: Link, now: float) -> bool:
-        """Both ends were heard since the link failed, not long ago. A silent end may be the one that cannot be reached:
-        its silence is judged first, and nobody is blamed in its place."""
+        """Both ends have answered since the link failed, not long ago. A silent end may be the one that cannot be
+        reached: its silence is judged first, and nobody is blamed in its place."""
         ends = [self._roster.member(peer) for peer in link.ends]
         recent = now - link.failed_at <= self._limits.link_timeout_s
-        return recent and all(end is not None and end.heard_at > link.failed_at for end in ends)
+        return recent and all(end is not None and end.answered_at > link.failed_at for end in ends)
 
     def _judge_pair(self, link: Link, now: float) -> Expulsion | bool:
         """Build a ring around the pair; where there is none, be patient for as long as with a silent peer."""

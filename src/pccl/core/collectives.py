@@ -208,8 +208,7 @@ class Collectives:
             self._start(life, free[: lane_share(len(free), len(ready) - place, spec)], now)
 
     def _free_lanes(self, group: int) -> tuple[int, ...]:
-        busy = (LifeStage.RUNNING, LifeStage.ABORTING)
-        used = {lane for life in self._lives[group].values() if life.stage in busy for lane in life.lanes}
+        used = {lane for life in self.holding_lanes(group) for lane in life.lanes}
         return tuple(lane for lane in range(self._roster.lanes[group]) if lane not in used)
 
     def _start(self, life: Life, lanes: tuple[int, ...], now: float) -> None:
@@ -265,6 +264,11 @@ class Collectives:
         """All that have not ended."""
         for group in self._lives.values():
             yield from group.values()
+
+    def holding_lanes(self, group: int) -> list[Life]:
+        """Those that have started and not been reported on by everybody."""
+        started = (LifeStage.RUNNING, LifeStage.ABORTING)
+        return [life for life in self._lives.get(group, {}).values() if life.stage in started]
 
     @property
     def idle(self) -> bool:

@@ -92,7 +92,6 @@ class Master:
             self._greet(event, now)
             return
         if not isinstance(event.message, Ping):
-            # A ping proves that the peer speaks, not that it hears: our side of the connection may be a black hole.
             member.heard_at = now
         try:
             self._dispatch(member, event.message, now)
@@ -135,7 +134,7 @@ class Master:
             case Ping():
                 self.outbox.send((member.peer,), Pong())
             case Pong():
-                pass
+                member.answered_at = now
             case LinkUp(link=link):
                 self.wiring.report_up(member.peer, link, now)
                 self.collectives.touched[member.group] = None
@@ -290,9 +289,13 @@ class Master:
 
     def _waited_for(self) -> dict[PeerId, None]:
         """Everybody whose next message somebody waits for."""
-        waited: dict[PeerId, None] = dict.fromkeys(self.pending.missing())
-        if self.admission.trial is None:
-            waited.update(dict.fromkeys(self.admission.ballot.missing()))
+        waited: dict[PeerId, None] = {}
+        if self.admission.trial is None and (self.admission.ballot.votes or self.roster.candidates):
+            # Candidates wait for votes even before the first accepted peer has cast one.
+            waited.update(dict.fromkeys(self.roster.accepted))
+            for voter in self.admission.ballot.votes:
+                del waited[voter]
+        waited.update(dict.fromkeys(self.pending.missing()))
         for life in self.collectives.lives():
             waited.update(dict.fromkeys(life.waits_for()))
         for link in self.wiring.all_missing():

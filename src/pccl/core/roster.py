@@ -13,8 +13,6 @@ from pccl.types import PeerId
 class Member:
     """One connected peer, from its `Join` to the end of its connection."""
 
-    __slots__ = ("connection", "dials", "group", "heard_at", "host", "joined_at", "lanes", "peer", "port", "seniority")
-
     def __init__(self, peer: PeerId, group: int, connection: int, address: tuple[str, int]) -> None:
         self.peer = peer
         self.group = group
@@ -27,6 +25,9 @@ class Member:
         """Links with this peer stood only when it was the one that dialled: it is probably behind NAT."""
         self.joined_at = 0.0
         self.heard_at = 0.0
+        """When its last message came, pings aside: they prove that it speaks, not that it hears."""
+        self.answered_at = 0.0
+        """When it last answered a ping of ours: it was there, and heard us."""
 
 
 class Roster:

@@ -59,11 +59,12 @@ class Waits:
         return [Wait(tuple(ballot.votes), ballot.explain(), ballot.since)] if ballot.votes else []
 
     def _collective(self, life: Life) -> Wait:
-        sentence = life.explain()
+        reasons = [life.explain()]
         if life.stage in (LifeStage.READY, LifeStage.STOPPED):
-            links = self._master.wiring.missing(life.group)[:LINKS_MAX]
-            sentence = "; ".join([sentence, *(link.explain() for link in links)])
-        return Wait(tuple(life.ballot.votes), sentence, life.since)
+            reasons += [link.explain() for link in self._master.wiring.missing(life.group)[:LINKS_MAX]]
+        if life.stage is LifeStage.READY:
+            reasons += [other.explain() for other in self._master.collectives.holding_lanes(life.group)[:1]]
+        return Wait(tuple(life.ballot.votes), "; ".join(reasons), life.since)
 
     def tell(self, now: float) -> None:
         """Tell the long waits whose words have changed."""

@@ -33,7 +33,10 @@ LINK_STAGES: dict[LinkStage, tuple[str, tuple[LinkStage, ...]]] = {
         (LinkStage.STANDING, LinkStage.DIALLING, LinkStage.RESTING),
     ),
     LinkStage.STANDING: ("both ends reported up", (LinkStage.DIALLING, LinkStage.RESTING)),
-    LinkStage.RESTING: ("failed from both ends; dialled again after `redial_s`", (LinkStage.DIALLING,)),
+    LinkStage.RESTING: (
+        "failed from both ends, or while an end was silent; dialled again after `redial_s`",
+        (LinkStage.DIALLING,),
+    ),
 }
 """Meaning and successors of each stage; `docs/protocol.md` is checked against this table."""
 
@@ -120,7 +123,7 @@ class Wiring:
     def _create(self, group: int, ends: Pair, now: float) -> None:
         link = Link(self._next_number(), group, ends, now)
         link.dialler = self._first_dialler(ends)
-        link.deadline = now + self._limits.link_timeout_s
+        self._dial(link, now)
         self._links[ends] = self._numbered[link.number] = self._timed[ends] = link
         for peer in ends:
             self._ends.setdefault(peer, {})[ends] = link
@@ -180,23 +183,42 @@ class Wiring:
         return link
 
     def _fail(self, link: Link, cause: str, now: float) -> None:
-        if link.stage is LinkStage.STANDING:
-            # It stood, so the two can reach each other: whatever broke it is no mark against them.
+        stood = link.stage is LinkStage.STANDING
+        both_there = self._answered_since(link.ends, link.changed_at)
+        self._renumber(link)
+        if stood:
+            # The two can reach each other: whatever broke the link is no mark against them.
             link.failures, link.causes, link.wanted_at = 0, {}, now
-        else:
-            link.causes[link.dialler] = clip(cause)
+            self._timed[link.ends] = link
+            self._dial(link, now)
+            return
+        link.causes[link.dialler] = clip(cause)
+        if both_there:
             link.failures += 1
             link.flip()
-        self._renumber(link)
-        self._timed[link.ends] = link
-        if link.failures >= 2 and link.failures % 2 == 0:
+        if both_there and link.failures % 2 == 1:
+            self._dial(link, now)
+        else:
+            self._rest(link, now)
+
+    def _dial(self, link: Link, now: float) -> None:
+        """Let it be dialled. Both ends are asked for a sign of life: a failure counts against a pair only if both were
+        there while it was tried, since a frozen peer fails every link it has."""
+        link.become(LinkStage.DIALLING, now, now + self._limits.link_timeout_s)
+        self._outbox.send(link.ends, Ping())
+
+    def _rest(self, link: Link, now: float) -> None:
+        """It failed from both ends, or somebody was not there: try again in a while. Before anybody is blamed, both
+        must show that they are still there."""
+        link.become(LinkStage.RESTING, now, now + self._limits.redial_s)
+        if link.failures >= 2:
             self._failing[link.ends] = link
             link.failed_at = now
-            link.become(LinkStage.RESTING, now, now + self._limits.redial_s)
-            # Before anybody is blamed, both ends must show that they are there: a frozen one fails every link it has.
             self._outbox.send(link.ends, Ping())
-        else:
-            link.become(LinkStage.DIALLING, now, now + self._limits.link_timeout_s)
+
+    def _answered_since(self, ends: Pair, when: float) -> bool:
+        members = [self._roster.member(peer) for peer in ends]
+        return all(member is not None and member.answered_at > when for member in members)
 
     def _renumber(self, link: Link) -> None:
         """A new number, told in the very next `Wire`: peers rely on numbers they do not know yet being the highest."""
@@ -251,7 +273,7 @@ class Wiring:
         for link in [link for link in self._timed.values() if link.deadline is not None and link.deadline <= now]:
             if link.stage is LinkStage.RESTING:
                 self._renumber(link)
-                link.become(LinkStage.DIALLING, now, now + self._limits.link_timeout_s)
+                self._dial(link, now)
             else:
                 absent = " and ".join(short(peer) for peer in link.ends if peer not in link.up)
                 self._fail(link, f"no word from {absent} within {self._limits.link_timeout_s:g} s", now)
