@@ -88,6 +88,10 @@ void bind_plan(nb::module_& module) {
 }
 
 void bind_run(nb::module_& module) {
+    nb::class_<pccl::Notifier>(module, "Notifier")
+        .def(nb::init<>())
+        .def_prop_ro("fd", &pccl::Notifier::fd)
+        .def("clear", &pccl::Notifier::clear);
     nb::class_<pccl::Run>(module, "Run")
         .def("abort", &pccl::Run::abort)
         .def_prop_ro("ended", &pccl::Run::ended)
@@ -97,12 +101,13 @@ void bind_run(nb::module_& module) {
     module.def(
         "start",
         [](const pccl::Plan& plan, std::uintptr_t input, std::uintptr_t output, const std::vector<int>& next,
-           const std::vector<int>& prev, int notify) {
-            auto run = std::make_shared<pccl::Run>(plan, memory(input), memory(output), next, prev, notify);
+           const std::vector<int>& prev, std::shared_ptr<pccl::Notifier> notifier) {
+            auto run =
+                std::make_shared<pccl::Run>(plan, memory(input), memory(output), next, prev, std::move(notifier));
             pccl::start(run);
             return run;
         },
-        "plan"_a, "input"_a, "output"_a, "next"_a, "prev"_a, "notify"_a, "Begin a run and return at once.");
+        "plan"_a, "input"_a, "output"_a, "next"_a, "prev"_a, "notifier"_a, "Begin a run and return at once.");
 }
 
 }  // namespace

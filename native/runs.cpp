@@ -1,11 +1,13 @@
 #include "runs.hpp"
 
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <condition_variable>
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <stdexcept>
 #include <thread>
 
 namespace pccl {
@@ -48,17 +50,34 @@ void serve() {
 
 }  // namespace
 
+Notifier::Notifier() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+    if (fd_ < 0) throw std::runtime_error("no descriptor left for a notifier");
+}
+
+Notifier::~Notifier() {
+    ::close(fd_);
+}
+
+void Notifier::notify() const {
+    const std::uint64_t one = 1;
+    // Can only fail when it is full of notifications, and then it is readable.
+    [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof one);
+}
+
+void Notifier::clear() const {
+    std::uint64_t count = 0;
+    // Can only fail when there is nothing to clear.
+    [[maybe_unused]] const ssize_t taken = ::read(fd_, &count, sizeof count);
+}
+
 void Run::work() {
     try {
         report_ = ring_.run();
     } catch (const std::exception& error) {
         report_.cause = error.what();
     }
-    // The last look at the notifier comes before the run counts as ended: after that its owner may close it.
-    const std::uint64_t one = 1;
-    const int notify = notify_;
     ended_.store(true, std::memory_order_release);
-    [[maybe_unused]] const ssize_t written = ::write(notify, &one, sizeof one);
+    notifier_->notify();
 }
 
 void start(std::shared_ptr<Run> run) {

@@ -3,17 +3,34 @@
 
 #include <atomic>
 #include <memory>
+#include <utility>
 
 #include "ring.hpp"
 
 namespace pccl {
 
+// How runs tell an event loop that they have ended: a descriptor that becomes readable. Shared by whoever may still
+// look at it, so that it is not closed under anybody's hands.
+class Notifier {
+  public:
+    Notifier();
+    ~Notifier();
+    Notifier(const Notifier&) = delete;
+    Notifier& operator=(const Notifier&) = delete;
+
+    int fd() const { return fd_; }
+    void notify() const;
+    void clear() const;
+
+  private:
+    int fd_;
+};
+
 class Run {
   public:
-    // `notify` is an eventfd of the caller's: it becomes readable when the run has ended.
     Run(const Plan& plan, const std::uint8_t* input, std::uint8_t* output, const std::vector<int>& next,
-        const std::vector<int>& prev, int notify)
-        : ring_(plan, input, output, next, prev), notify_(notify) {}
+        const std::vector<int>& prev, std::shared_ptr<Notifier> notifier)
+        : ring_(plan, input, output, next, prev), notifier_(std::move(notifier)) {}
 
     void work();
     void abort() { ring_.abort(); }
@@ -25,7 +42,7 @@ class Run {
 
   private:
     Ring ring_;
-    int notify_;
+    std::shared_ptr<Notifier> notifier_;
     Report report_;
     std::atomic<bool> ended_{false};
 };

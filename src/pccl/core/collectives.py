@@ -14,12 +14,9 @@ from pccl.core.limits import MasterLimits
 from pccl.core.messages import Abort, CollectiveSpec, Outcome, RefusedCollective, Start
 from pccl.core.outbox import Outbox, clip
 from pccl.core.roster import Member, Roster
+from pccl.core.schedule import lane_share, segment_bytes
 from pccl.core.violation import Violation
 from pccl.types import PeerId, short
-
-STRIPE_BYTES_MIN = 256 * 1024
-"""A collective gets no more lanes than it can give this many bytes each: below it a stripe is shorter than what one
-connection has in flight on a wide-area link anyway, and the lane serves another collective better."""
 
 
 class LifeStage(Enum):
@@ -89,12 +86,6 @@ class Life:
                 )
             case _:
                 return f"{self.ballot.question} was aborted ({self.reason}) and waits for its group to be rewired"
-
-
-def lane_share(free: int, waiting: int, spec: CollectiveSpec) -> int:
-    """How many of the free lanes a collective gets when `waiting` ones, itself included, are ready to start."""
-    useful = -(-spec.count * spec.dtype.itemsize // STRIPE_BYTES_MIN)
-    return max(1, min(free // waiting, useful))
 
 
 class Collectives:
@@ -205,18 +196,19 @@ class Collectives:
             if not free:
                 break
             spec = next(iter(life.ballot.votes.values()))
-            self._start(life, free[: lane_share(len(free), len(ready) - place, spec)], now)
+            self._start(life, spec, free[: lane_share(len(free), len(ready) - place, spec)], now)
 
     def _free_lanes(self, group: int) -> tuple[int, ...]:
         used = {lane for life in self.holding_lanes(group) for lane in life.lanes}
         return tuple(lane for lane in range(self._roster.lanes[group]) if lane not in used)
 
-    def _start(self, life: Life, lanes: tuple[int, ...], now: float) -> None:
+    def _start(self, life: Life, spec: CollectiveSpec, lanes: tuple[int, ...], now: float) -> None:
         self._last_attempt += 1
         life.attempt, life.lanes, life.ring = self._last_attempt, lanes, self._roster.ring(life.group)
         life.unreported = dict.fromkeys(life.ring)
         life.become(LifeStage.RUNNING, now)
-        self._outbox.send(life.ring, Start(life.tag, life.attempt, self._roster.epoch, lanes))
+        segments = segment_bytes(spec, len(life.ring), len(lanes))
+        self._outbox.send(life.ring, Start(life.tag, life.attempt, self._roster.epoch, lanes, segments))
 
     def _abort(self, life: Life, reason: str, now: float) -> None:
         life.reason = reason

@@ -268,6 +268,7 @@ class StartRun(Struct, frozen=True):
     """(link, lane) of each stripe towards the next peer."""
     from_prev: tuple[tuple[int, int], ...]
     """The same from the previous peer; equal to `to_next` in a ring of two."""
+    segment_bytes: int
 
 
 class AbortRun(Struct, frozen=True):

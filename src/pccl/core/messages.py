@@ -20,6 +20,9 @@ Tag = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Lane = Annotated[int, Meta(ge=0, le=1023)]
 LaneCount = Annotated[int, Meta(ge=0, le=1024)]
 """1,024 connections to one neighbour are four times what PCCL's authors needed for 45 Gbit/s over a continent."""
+SEGMENT_BYTES_MAX = 16 * 1024 * 1024
+"""The data plane accepts no longer segment, whoever announces it."""
+SegmentBytes = Annotated[int, Meta(ge=8, le=SEGMENT_BYTES_MAX)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Host = Annotated[str, Meta(max_length=255)]
 """255 is the longest name DNS allows."""
@@ -154,6 +157,7 @@ class Start(Struct, frozen=True, tag=True):
     attempt: Number
     epoch: Number
     lanes: Annotated[tuple[Lane, ...], Meta(min_length=1, max_length=1024)]
+    segment_bytes: SegmentBytes
 
 
 class Abort(Struct, frozen=True, tag=True):

@@ -105,7 +105,7 @@ class Runs:
                 if run.stage is not RunStage.VOTING or message.epoch != epoch:
                     raise Violation(f"tag {run.tag} was started in epoch {message.epoch} while {run.stage.value}")
                 run.attempt, run.epoch, run.ring = message.attempt, epoch, ring
-                self._start(run, message.lanes)
+                self._start(run, message)
             case Abort(attempt=attempt):
                 if run.stage is RunStage.RUNNING and run.attempt == attempt:
                     self._effects.append(AbortRun(run.tag, attempt))
@@ -115,8 +115,8 @@ class Runs:
                 kind = FailureKind.TOO_FEW_PEERS if too_few else FailureKind.MISMATCH
                 self._end(run, Failure(kind, reason, run.tag))
 
-    def _start(self, run: Run, lanes: tuple[int, ...]) -> None:
-        rank, size = run.ring.index(self._me), len(run.ring)
+    def _start(self, run: Run, start: Start) -> None:
+        rank, size, lanes = run.ring.index(self._me), len(run.ring), start.lanes
         to_next = self._lanes.lend(run.ring[(rank + 1) % size], lanes, run.attempt)
         from_prev = self._lanes.lend(run.ring[rank - 1], lanes, run.attempt)
         if to_next is None or from_prev is None:
@@ -125,7 +125,9 @@ class Runs:
             self._send(Failed(run.tag, run.attempt, "a lane to a neighbour broke before the start"))
             return
         run.become(RunStage.RUNNING)
-        self._effects.append(StartRun(run.call, run.tag, run.attempt, run.spec, rank, size, to_next, from_prev))
+        self._effects.append(
+            StartRun(run.call, run.tag, run.attempt, run.spec, rank, size, to_next, from_prev, start.segment_bytes)
+        )
 
     def _learn_outcome(self, run: Run, outcome: Outcome, size: int) -> None:
         if run.stage is not RunStage.REPORTED or run.attempt != outcome.attempt:

@@ -1,12 +1,19 @@
-"""The face of the native part towards Python, and the only importer of `_native`.
+"""The native data plane, and the only importer of `_native`.
 
-Owns the translation between native values and ours. Must not know peers, the master, or why anything runs. Where the
-native part is missing, importing this module fails: a slower replacement is chosen by name, never in silence.
+Owns the translation between effects and native runs, and the descriptor through which runs tell the event loop that
+they have ended. Must not know peers, the master, or why anything runs. Where the native part is missing, importing this
+module fails: a slower replacement is chosen by name, never in silence.
 """
 
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pccl import _native
+from pccl.core.effects import RunEnded, StartRun
+from pccl.dataplane.buffers import Buffers
+from pccl.dataplane.offers import Offers, Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +25,105 @@ class BuildInfo:
     """The value of `__cplusplus`: 202002 is C++20."""
     instruction_sets: tuple[str, ...]
     """Found at run time; of those that kernels choose between."""
+    kernels: str
+    """The variant of the kernels that was chosen for this machine."""
 
     def __str__(self) -> str:
         sets = ", ".join(self.instruction_sets) or "none known"
-        return f"{self.compiler}, C++ {self.cxx_standard}, instruction sets: {sets}"
+        return f"{self.compiler}, C++ {self.cxx_standard}, instruction sets: {sets}, kernels: {self.kernels}"
 
 
 def build_info() -> BuildInfo:
     """What to put first in a report about speed or about a crash."""
     facts = _native.build_info()
-    return BuildInfo(facts["compiler"], facts["cxx_standard"], tuple(facts["instruction_sets"]))
+    return BuildInfo(facts["compiler"], facts["cxx_standard"], tuple(facts["instruction_sets"]), facts["kernels"])
+
+
+class NativeRun:
+    """One native run and what it is told to report to."""
+
+    def __init__(self, effect: StartRun, run: _native.Run, ended: Callable[[RunEnded], None]) -> None:
+        self.run = run
+        self._effect = effect
+        self._ended = ended
+
+    def restore(self) -> None:
+        """Put the input back."""
+        self.run.restore()
+
+    @property
+    def traffic(self) -> Traffic:
+        """What it moved."""
+        report = self.run.report
+        return Traffic(report.sent_bytes, report.received_bytes)
+
+    def tell(self) -> None:
+        """Report the end."""
+        report, effect = self.run.report, self._effect
+        broken = {effect.to_next[stripe] for stripe in report.broken_next}
+        broken |= {effect.from_prev[stripe] for stripe in report.broken_prev}
+        self._ended(RunEnded(effect.tag, effect.attempt, report.cause, tuple(sorted(broken))))
+
+
+class NativePlane:
+    """Runs collectives in native threads. All methods but `offers` are called in the event loop's thread."""
+
+    def __init__(self, stall_s: float) -> None:
+        self.offers = Offers()
+        self._stall_s = stall_s
+        self._running: dict[int, NativeRun] = {}
+        self._notifier: _native.Notifier | None = None
+
+    def start(
+        self,
+        run: StartRun,
+        to_next: Sequence[socket.socket],
+        from_prev: Sequence[socket.socket],
+        ended: Callable[[RunEnded], None],
+    ) -> None:
+        """Begin a run; see `DataPlane`."""
+        buffers = self.offers.take(run.tag)
+        if buffers is None:
+            ended(RunEnded(run.tag, run.attempt, "no buffers were offered for it"))
+            return
+        lanes = [lane.fileno() for lane in to_next], [lane.fileno() for lane in from_prev]
+        native = _native.start(_plan(run, self._stall_s), *_addresses(buffers), *lanes, self._open_notifier())
+        this = self._running[run.attempt] = NativeRun(run, native, ended)
+        self.offers.began(run.tag, this)
+
+    def abort(self, tag: int, attempt: int) -> None:
+        """Stop a run; see `DataPlane`."""
+        if attempt in self._running:
+            self._running[attempt].run.abort()
+
+    def close(self) -> None:
+        """The loop ends. Runs that are still stopping notify nobody, and keep what they need to themselves."""
+        for running in self._running.values():
+            running.run.abort()
+        if self._notifier is not None:
+            asyncio.get_running_loop().remove_reader(self._notifier.fd)
+            self._notifier = None
+
+    def _open_notifier(self) -> _native.Notifier:
+        if self._notifier is None:
+            self._notifier = _native.Notifier()
+            asyncio.get_running_loop().add_reader(self._notifier.fd, self._collect, self._notifier)
+        return self._notifier
+
+    def _collect(self, notifier: _native.Notifier) -> None:
+        notifier.clear()
+        for attempt in [attempt for attempt, running in self._running.items() if running.run.ended]:
+            self._running.pop(attempt).tell()
+
+
+def _plan(run: StartRun, stall_s: float) -> _native.Plan:
+    plan = _native.Plan()
+    plan.tag, plan.attempt = run.tag, run.attempt
+    plan.rank, plan.size = run.rank, run.size
+    plan.count, plan.dtype, plan.op = run.spec.count, run.spec.dtype, run.spec.op
+    plan.segment_bytes, plan.stall_s = run.segment_bytes, stall_s
+    return plan
+
+
+def _addresses(buffers: Buffers) -> tuple[int, int]:
+    return buffers.send.address, buffers.recv.address

@@ -5,12 +5,16 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pccl.core.effects import RunEnded, StartRun
+from pccl.dataplane.offers import Offers
 
 Lanes = Sequence[socket.socket]
 
 
 class DataPlane(Protocol):
     """Runs collectives over lanes that are lent to it."""
+
+    offers: Offers
+    """Where calls leave their buffers."""
 
     def start(self, run: StartRun, to_next: Lanes, from_prev: Lanes, ended: Callable[[RunEnded], None]) -> None:
         """Begin and return at once. The lanes are the data plane's until it calls `ended`, exactly once and from any
@@ -20,12 +24,21 @@ class DataPlane(Protocol):
     def abort(self, tag: int, attempt: int) -> None:
         """Stop this run if it is there; its `ended` still comes."""
 
+    def close(self) -> None:
+        """The event loop ends: stop everything; nothing needs to be told any more."""
+
 
 class NoDataPlane:
     """For a peer that makes no collectives of its own: should one be started nevertheless, it fails with a reason."""
+
+    def __init__(self) -> None:
+        self.offers = Offers()
 
     def start(self, run: StartRun, to_next: Lanes, from_prev: Lanes, ended: Callable[[RunEnded], None]) -> None:
         ended(RunEnded(run.tag, run.attempt, "this peer has no data plane"))
 
     def abort(self, tag: int, attempt: int) -> None:
+        """Nothing runs."""
+
+    def close(self) -> None:
         """Nothing runs."""

@@ -1,0 +1,35 @@
+"""How a collective is cut up for the lanes it gets. Pure functions of what all peers agree on.
+
+The master computes these and puts the results into `Start`, so that all peers cut alike.
+"""
+
+from pccl.core.messages import SEGMENT_BYTES_MAX, CollectiveSpec
+
+STRIPE_BYTES_MIN = 256 * 1024
+"""A collective gets no more lanes than it can give this many bytes each: below it a stripe is shorter than what one
+connection has in flight on a wide-area link anyway, and the lane serves another collective better."""
+
+SEGMENT_BYTES_MIN = 16 * 1024
+"""Smaller segments cost more in headers and system calls than their finer pipelining gains."""
+
+SEGMENT_BYTES_BEST = 512 * 1024
+"""Large enough that a system call moves much, small enough that a segment is checked, reduced and sent on while it is
+in the second-level cache."""
+
+SEGMENTS_PER_LANE = 4
+"""A chunk is cut so that each lane carries at least this many segments of it: while one is being received the next is
+being reduced and a third sent on, and a slow lane can be overtaken by the others."""
+
+
+def lane_share(free: int, waiting: int, spec: CollectiveSpec) -> int:
+    """How many of the free lanes a collective gets when `waiting` ones, itself included, are ready to start."""
+    useful = -(-spec.count * spec.dtype.itemsize // STRIPE_BYTES_MIN)
+    return max(1, min(free // waiting, useful))
+
+
+def segment_bytes(spec: CollectiveSpec, size: int, lanes: int) -> int:
+    """The length of a segment for a ring of this size: a multiple of eight bytes, so that elements stay whole."""
+    chunk = -(-spec.count * spec.dtype.itemsize // size)
+    wanted = chunk // (lanes * SEGMENTS_PER_LANE)
+    length = min(max(wanted, SEGMENT_BYTES_MIN), SEGMENT_BYTES_BEST, SEGMENT_BYTES_MAX)
+    return length // 8 * 8

@@ -1,0 +1,60 @@
+"""What the data planes share: the buffers of calls in flight, by tag, and what became of their runs.
+
+A call offers its buffers before it votes and settles them after it was answered: only then is it known whether the
+result stands or the input must be put back. Between the two, buffers are kept alive here. Must not know how bytes move.
+"""
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from pccl.dataplane.buffers import Buffers
+from pccl.errors import UsageError
+from pccl.types import Result
+
+
+class Traffic(Struct, frozen=True):
+    """Bytes that a run moved over its lanes, headers included."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+
+
+class Ran(Protocol):
+    """A run that has ended, or is about to."""
+
+    def restore(self) -> None:
+        """Put back every byte of an input that was overwritten; only after the end."""
+
+    @property
+    def traffic(self) -> Traffic:
+        """What it moved; only after the end."""
+
+
+class Offers:
+    """Used by user threads and by the control thread; each step is one operation on a dictionary, which is atomic."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, Buffers] = {}
+        self._runs: dict[int, Ran] = {}
+
+    def offer(self, tag: int, buffers: Buffers) -> None:
+        """These buffers are for the collective with this tag."""
+        if self._buffers.setdefault(tag, buffers) is not buffers:
+            raise UsageError(f"tag {tag} is in flight; wait for it, or choose another tag", Result.INVALID_ARGUMENT)
+
+    def take(self, tag: int) -> Buffers | None:
+        """The buffers offered for a tag."""
+        return self._buffers.get(tag)
+
+    def began(self, tag: int, run: Ran) -> None:
+        """A run works on the buffers of this tag."""
+        self._runs[tag] = run
+
+    def settle(self, tag: int, committed: bool) -> Traffic:
+        """The call was answered, so no run works on its buffers any more: keep the result or put the input back."""
+        run = self._runs.pop(tag, None)
+        if run is not None and not committed:
+            run.restore()
+        del self._buffers[tag]
+        return run.traffic if run is not None else Traffic()
