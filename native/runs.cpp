@@ -77,7 +77,14 @@ void Run::work() {
         report_.cause = error.what();
     }
     ended_.store(true, std::memory_order_release);
+    ended_.notify_all();
     notifier_->notify();
+}
+
+void Run::restore() {
+    if (!ended()) abort();
+    ended_.wait(false, std::memory_order_acquire);
+    ring_.restore();
 }
 
 void start(std::shared_ptr<Run> run) {

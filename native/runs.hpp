@@ -35,9 +35,9 @@ class Run {
     void work();
     void abort() { ring_.abort(); }
     bool ended() const { return ended_.load(std::memory_order_acquire); }
-    // These two only after it has ended.
-    const Report& report() const { return report_; }
-    void restore() { ring_.restore(); }
+    const Report& report() const { return report_; }  // only after it has ended
+    // Put the input back; stops the run and waits for its end first if need be.
+    void restore();
     std::uint64_t moved_bytes() const { return ring_.moved_bytes(); }
 
   private:

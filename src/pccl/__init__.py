@@ -1,6 +1,7 @@
 """Fault-tolerant collective communication over the internet: peers join and vanish, training goes on.
 
-Owns the public names. Importing it loads neither numpy nor torch nor the native part.
+Owns the public names. Importing it loads neither numpy nor torch nor the native part, which comes with the first
+`Communicator`.
 """
 
 from pccl.communicator import Communicator
@@ -19,7 +20,7 @@ from pccl.errors import (
     UsageError,
 )
 from pccl.master_node import MasterNode
-from pccl.types import Attribute, DataType, PeerId, ReduceOp, Result
+from pccl.types import Attribute, DataType, PeerId, ReduceInfo, ReduceOp, Result
 
 __all__ = [
     "Attribute",
@@ -34,6 +35,7 @@ __all__ = [
     "PCCLError",
     "PeerId",
     "ProtocolError",
+    "ReduceInfo",
     "ReduceOp",
     "Refused",
     "Result",

@@ -12,17 +12,29 @@ import secrets
 import threading
 import weakref
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
-from pccl.config import PeerConfig, PeerLimitSettings, configure_logging
-from pccl.core.effects import Answer, ArePeersPending, Failure, FailureKind, Request, UpdateTopology, WaitAccepted
+from pccl.config import PeerConfig, PeerLimitSettings, choose_data_plane, configure_logging
+from pccl.core.effects import (
+    Answer,
+    ArePeersPending,
+    Collective,
+    Committed,
+    Failure,
+    FailureKind,
+    Request,
+    UpdateTopology,
+    WaitAccepted,
+)
+from pccl.core.messages import CollectiveSpec
 from pccl.core.peer import Peer, PeerIdentity
+from pccl.dataplane.buffers import buffers
 from pccl.errors import MasterLost, ProtocolError, UsageError, to_exception
-from pccl.net.data_plane import DataPlane, NoDataPlane
+from pccl.net.data_plane import DataPlane
 from pccl.net.peer_shell import NotOurMaster, PeerShell
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
-from pccl.types import Attribute, PeerId
+from pccl.types import Attribute, PeerId, ReduceInfo, ReduceOp
 
 log = logging.getLogger("pccl")
 
@@ -46,8 +58,9 @@ class Communicator:
     `address` is the master's `host:port` (`[IPv6]:port` too). Peers of the same `peer_group` reduce together.
     `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves it to the group. `listen` is where
     this peer waits for lanes (`host`, `:port` or `host:port`; by default any address and a port that the kernel
-    chooses), `announce` is where others shall dial it, when that is not the same. `limits` are those of
-    `core.limits.PeerLimits`. Each setting but the first two can also come from the environment: see `config`.
+    chooses), `announce` is where others shall dial it, when that is not the same. `data_plane` is "native", or
+    "reference" where there is no compiler and speed does not matter. `limits` are those of `core.limits.PeerLimits`.
+    Each setting but the first two can also come from the environment: see `config`.
 
     Calls block; Ctrl-C interrupts them. One thread at a time makes calls, except for `are_peers_pending`."""
 
@@ -59,11 +72,12 @@ class Communicator:
         *,
         listen: str = "",
         announce: str = "",
+        data_plane: str = "",
         **limits: Unpack[PeerLimitSettings],
     ) -> None:
         configure_logging()
         self._config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, (listen, announce), limits)
-        self._data_plane: DataPlane = NoDataPlane()
+        self._data_plane = _data_plane(choose_data_plane(data_plane), self._config.limits.stall_s)
         self._process = os.getpid()
         self._membership: _Membership | None = None
         self._closed = False
@@ -121,6 +135,22 @@ class Communicator:
     def are_peers_pending(self) -> bool:
         """Does anybody wait to be admitted? All accepted peers must ask, and all get the same answer."""
         return bool(self._call("are_peers_pending", ArePeersPending()))
+
+    def all_reduce(self, send: Any, recv: Any = None, *, op: ReduceOp = ReduceOp.SUM, tag: int = 0) -> ReduceInfo:
+        """Reduce `send` with the same tensor of all peers of this group into `recv`; without `recv`, in place.
+
+        numpy arrays or torch tensors, contiguous, on the CPU. All peers end with the same bits. When it raises, `send`
+        is as it was; after `CollectiveAborted` the group is rewired and the same call can be made again at once."""
+        membership = self._connected("all_reduce")
+        pair = buffers(send, send if recv is None else recv)
+        spec = CollectiveSpec(pair.send.count, pair.send.dtype, ReduceOp(op))
+        offers = self._data_plane.offers
+        offers.offer(tag, pair)
+        answer = membership.reduce(Collective(tag, spec))
+        traffic = offers.settle(tag, isinstance(answer, Committed))
+        if not isinstance(answer, Committed):
+            raise to_exception(_failure(answer))
+        return ReduceInfo(len(answer.ring), traffic.sent_bytes, traffic.received_bytes)
 
     def get_attribute(self, attribute: Attribute) -> int:
         """A size of the run, as of the latest epoch. Never waits."""
@@ -232,6 +262,24 @@ class _Membership:
         except LoopEnded:
             return Failure(FailureKind.CLOSED, "this Communicator was closed by another thread")
 
+    def reduce(self, request: Collective) -> Answer:
+        """Like `call`. Ctrl-C gives up the wait, not the collective, which goes on among the peers: its buffers stay
+        offered until it is over."""
+        assert self._shell is not None, "calls follow connect"
+        try:
+            return self._thread.run(self._reduce(self._shell, request))
+        except LoopEnded:
+            return Failure(FailureKind.CLOSED, "this Communicator was closed by another thread")
+
+    async def _reduce(self, shell: PeerShell, request: Collective) -> Answer:
+        task = asyncio.ensure_future(shell.call(request))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            offers = self._data_plane.offers
+            task.add_done_callback(lambda done: offers.settle(request.tag, isinstance(done.result(), Committed)))
+            raise
+
     def leave(self, timeout_s: float) -> None:
         with self._leaving:
             if self not in _living:
@@ -272,6 +320,22 @@ def _leave_all() -> None:
     """So that the others read that a peer left, not that it broke, when a script merely ends."""
     for membership in list(_living):
         membership.leave(EXIT_GOODBYE_S)
+
+
+def _data_plane(name: str, stall_s: float) -> DataPlane:
+    """Imported when chosen: whoever uses the one need not have what the other needs."""
+    if name == "reference":
+        from pccl.dataplane.reference import ReferencePlane
+
+        return ReferencePlane(stall_s)
+    from pccl.dataplane.native import NativePlane
+
+    return NativePlane(stall_s)
+
+
+def _failure(answer: Answer) -> Failure:
+    assert isinstance(answer, Failure), "a collective is committed or it failed"
+    return answer
 
 
 def _value(answer: Answer) -> Answer:

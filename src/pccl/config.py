@@ -18,6 +18,9 @@ DEFAULT_PORT = 48148
 """PCCL's."""
 
 LANES_MAX = 1024
+DATA_PLANES = ("native", "reference")
+"""The reference one is the readable one: slow, and of use where no compiler was."""
+
 GROUP_MAX = 2**32 - 1
 """What the `Join` message can carry."""
 
@@ -57,6 +60,7 @@ class PeerLimitSettings(TypedDict, total=False):
     dial_timeout_s: float
     early_offer_s: float
     early_offers_max: int
+    stall_s: float
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,14 @@ def parse_address(setting: str, text: str, *, port_required: bool = True) -> Add
     if len(host) > 255 or any(character.isspace() or character in "[]" for character in host):
         raise UsageError(f"{setting}: {host!r} is no host name or address")
     return Address(host, _integer(f"{setting}: the port of {text!r}", port or 0, 0, 65535))
+
+
+def choose_data_plane(name: str) -> str:
+    """The data plane to use; empty means: not passed."""
+    chosen = name or _environment("PCCL_DATA_PLANE", DATA_PLANES[0])
+    if chosen not in DATA_PLANES:
+        raise UsageError(f"data_plane (PCCL_DATA_PLANE): {chosen!r} is none of {', '.join(DATA_PLANES)}")
+    return chosen
 
 
 def configure_logging() -> None:

@@ -1,10 +1,10 @@
-"""The enumerations that users, messages and the data plane share.
+"""The plain values that users, messages and the data plane share.
 
 Owns the public names of PCCL's enumerations and their values. Knows nothing of numpy, torch, sockets or the protocol.
 """
 
 from enum import IntEnum
-from typing import NewType
+from typing import NamedTuple, NewType
 
 PeerId = NewType("PeerId", str)
 """Identity of a peer for one membership: 32 hexadecimal digits drawn by the peer itself, never reused."""
@@ -82,3 +82,18 @@ class Result(IntEnum):
     PENDING_ASYNC_OPS = 10
     UPDATE_TOPOLOGY_FAILED = 11
     TOPOLOGY_OPTIMIZATION_FAILED = 12
+
+
+class ReduceInfo(NamedTuple):
+    """What a collective was, once it is committed."""
+
+    local_world_size: int
+    """Peers whose contributions are in the result."""
+    tx_bytes: int
+    """Bytes that this peer sent to its neighbours, headers included."""
+    rx_bytes: int
+
+    @property
+    def world_size(self) -> int:
+        """Another name that scripts written for PCCL use."""
+        return self.local_world_size

@@ -40,6 +40,10 @@ class TokenPlane:
         if (tag, attempt) in self._aborts:
             self._aborts[tag, attempt].set()
 
+    def close(self):
+        for abort in list(self._aborts.values()):
+            abort.set()
+
     def _run(self, run, to_next, from_prev, ended, abort):
         cause, broken = "", ()
         self._started(run)

@@ -21,7 +21,6 @@ from pccl.core.effects import (
 from pccl.core.messages import Join, LaneHello, Welcome
 from pccl.net import sockets
 from pccl.net.connection import BACKLOG_MAX
-from pccl.net.data_plane import NoDataPlane
 from pccl.net.driver import Driver
 from pccl.net.lanes import Lanes
 from pccl.net.listening import Strangers
@@ -448,12 +447,3 @@ def test_a_loop_that_ends_answers_whoever_waits():
     with pytest.raises(LoopEnded):
         thread.run(forever())
     thread.post(pytest.fail)
-
-
-def test_without_a_data_plane_a_run_fails_with_a_reason():
-    class Run:
-        tag, attempt = 1, 2
-
-    ended = []
-    NoDataPlane().start(Run, [], [], ended.append)
-    assert "no data plane" in ended[0].cause

@@ -64,3 +64,8 @@ class PeerLimits(Struct, frozen=True):
 
     early_offers_max: int = 1024
     """Offers kept at once: as many as lanes of the largest link."""
+
+    stall_s: float = 60.0
+    """A collective in which no byte moves in either direction for this long has failed on this peer. TCP itself repairs
+    what can be repaired in less; after that the route is dead or the neighbour's process stands still, which the
+    master judges by the same measure."""

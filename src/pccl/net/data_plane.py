@@ -26,19 +26,3 @@ class DataPlane(Protocol):
 
     def close(self) -> None:
         """The event loop ends: stop everything; nothing needs to be told any more."""
-
-
-class NoDataPlane:
-    """For a peer that makes no collectives of its own: should one be started nevertheless, it fails with a reason."""
-
-    def __init__(self) -> None:
-        self.offers = Offers()
-
-    def start(self, run: StartRun, to_next: Lanes, from_prev: Lanes, ended: Callable[[RunEnded], None]) -> None:
-        ended(RunEnded(run.tag, run.attempt, "this peer has no data plane"))
-
-    def abort(self, tag: int, attempt: int) -> None:
-        """Nothing runs."""
-
-    def close(self) -> None:
-        """Nothing runs."""

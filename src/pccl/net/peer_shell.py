@@ -125,6 +125,7 @@ class PeerShell:
             self._driver.stop()
         for tag, attempt in self._runs:
             self._data_plane.abort(tag, attempt)
+        self._data_plane.close()
         self._lanes.stop()
         if self._master is not None:
             self._master.fail(cause)
