@@ -220,18 +220,26 @@ inline u64 word_share(u64 word, u64 key) {
     return (mixed & 0xffffffffu) * (mixed >> 32) + ((word << 32) | (word >> 32));
 }
 
-// A sum over words, each mixed with a key that depends on its place: any order of additions gives the same, so it runs
-// as wide as the machine is, and moved or swapped words are noticed like changed ones.
+// Two sums over words: one of words mixed with a key that depends on their place, so that moved or swapped words are
+// noticed, and one of the plain words, which no single flipped bit leaves as it was. Any order of additions gives the
+// same, so it runs as wide as the machine is.
 u64 check(const void* data, std::size_t length) {
     const u8* bytes = static_cast<const u8*>(data);
     const std::size_t words = length / 8;
     u64 sum = 0;
-    for (std::size_t i = 0; i < words; ++i) sum += word_share(load_word(bytes + 8 * i), (i + 1) * step);
+    u64 plain = 0;
+    for (std::size_t i = 0; i < words; ++i) {
+        const u64 word = load_word(bytes + 8 * i);
+        sum += word_share(word, (i + 1) * step);
+        plain += word;
+    }
     if (length % 8 != 0) {
         u8 tail[8] = {};
         __builtin_memcpy(tail, bytes + 8 * words, length % 8);
         sum += word_share(load_word(tail), (words + 1) * step);
+        plain += load_word(tail);
     }
+    sum += plain * 0xc2b2ae3d27d4eb4fu;
     sum ^= length * step;
     sum = (sum ^ (sum >> 32)) * 0xd6e8feb86659fd93u;
     return sum ^ (sum >> 32);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <stdexcept>
 #include <utility>
 
@@ -75,6 +76,15 @@ Ring::Segment Ring::locate(std::uint32_t chunk, std::uint32_t index) const {
 // ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 Report Ring::run() {
+    try {
+        work();
+    } catch (const std::bad_alloc&) {
+        fail("out of memory");  // the report still says which lanes stand in the middle of a segment
+    }
+    return report();
+}
+
+void Ring::work() {
     begin();
     progress_at_ = std::chrono::steady_clock::now();
     while (!finished() && cause_.empty()) {
@@ -92,7 +102,6 @@ Report Ring::run() {
             wait();
         }
     }
-    return report();
 }
 
 void Ring::begin() {
@@ -157,13 +166,8 @@ void Ring::load(Sender& sender) {
     Outgoing& segment = sender.segment = ready_.front();
     ready_.pop_front();
     if (!segment.checked) segment.check = kernels_.check(segment.data, segment.length);
-    sender.header = {plan_.tag,
-                     plan_.attempt,
-                     segment.hop,
-                     segment.index,
-                     segment.length,
-                     0,
-                     placed(segment.check, plan_.attempt, segment.hop, segment.index)};
+    sender.header = {plan_.tag, plan_.attempt, segment.hop, segment.index, segment.length, 0, segment.check};
+    sender.header.seal = seal_of(sender.header);
     sender.sent = 0;
     sender.busy = true;
 }
@@ -214,6 +218,10 @@ bool Ring::pump(Receiver& receiver) {
 // A whole header is there: decide where its payload goes. False if nothing sensible can follow.
 bool Ring::read_header(Receiver& receiver) {
     const Header& header = receiver.header;
+    if (header.seal != seal_of(header)) {
+        fail("a header from the previous peer arrived damaged");
+        return false;
+    }
     if (header.length > segment_bytes_max || header.attempt > plan_.attempt || header.length == 0) {
         fail("a segment from the previous peer makes no sense");
         return false;
@@ -260,7 +268,7 @@ bool Ring::find_room(Receiver& receiver) {
 bool Ring::take_segment(Receiver& receiver) {
     const Header& header = receiver.header;
     const std::uint64_t check = kernels_.check(receiver.to, header.length);
-    if (placed(check, header.attempt, header.hop, header.index) != header.check) {
+    if (check != header.check) {
         fail("a segment from the previous peer arrived damaged");
         return false;
     }

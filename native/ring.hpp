@@ -105,6 +105,7 @@ class Ring {
     std::uint32_t segments_of(std::uint32_t chunk) const;
     Segment locate(std::uint32_t chunk, std::uint32_t index) const;
 
+    void work();
     void begin();
     bool finished() const { return unsent_ == 0 && unreceived_ == 0; }
     bool pump(Sender& sender);

@@ -5,7 +5,6 @@
 
 #include <condition_variable>
 #include <deque>
-#include <exception>
 #include <mutex>
 #include <stdexcept>
 #include <thread>
@@ -71,11 +70,7 @@ void Notifier::clear() const {
 }
 
 void Run::work() {
-    try {
-        report_ = ring_.run();
-    } catch (const std::exception& error) {
-        report_.cause = error.what();
-    }
+    report_ = ring_.run();
     ended_.store(true, std::memory_order_release);
     ended_.notify_all();
     notifier_->notify();
@@ -94,7 +89,12 @@ void start(std::shared_ptr<Run> run) {
     if (shared.idle >= shared.waiting.size()) {
         shared.wanted.notify_one();
     } else {
-        std::thread(serve).detach();
+        try {
+            std::thread(serve).detach();
+        } catch (...) {
+            shared.waiting.pop_back();  // nobody may work on buffers whose owner was told that there is no run
+            throw;
+        }
     }
 }
 

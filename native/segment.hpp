@@ -12,8 +12,8 @@ struct Header {  // little endian on the wire, as on every machine this is built
     std::uint32_t hop;
     std::uint32_t index;   // of the segment in its chunk
     std::uint32_t length;  // bytes of payload
-    std::uint32_t reserved;
-    std::uint64_t check;  // of the payload, mixed with its place
+    std::uint32_t seal;    // of all the other fields, so that a damaged header is noticed before it is believed
+    std::uint64_t check;   // of the payload
 };
 static_assert(sizeof(Header) == 40);
 
@@ -24,10 +24,18 @@ static_assert(sizeof(Header) == 40);
 // Nobody may announce more: segments of an older attempt are drained, and a length is not to be believed without limit.
 inline constexpr std::uint32_t segment_bytes_max = 16u << 20;
 
-// A payload that arrives whole but in the wrong place is as wrong as a damaged one.
-inline std::uint64_t placed(std::uint64_t payload_check, std::uint64_t attempt, std::uint32_t hop,
-                            std::uint32_t index) {
-    return payload_check ^ ((attempt * 0x9e3779b97f4a7c15u) + (static_cast<std::uint64_t>(hop) << 32) + index);
+inline std::uint64_t mixed(std::uint64_t x) {
+    return (x ^ (x >> 32)) * 0xd6e8feb86659fd93u;
+}
+
+// Binds a payload to its place: one that arrives whole but elsewhere is as wrong as a damaged one.
+inline std::uint32_t seal_of(const Header& header) {
+    std::uint64_t x = mixed(header.tag + 0x9e3779b97f4a7c15u);
+    x = mixed(x ^ header.attempt);
+    x = mixed(x ^ (header.hop | (static_cast<std::uint64_t>(header.index) << 32)));
+    x = mixed(x ^ header.length);
+    x = mixed(x ^ header.check);
+    return static_cast<std::uint32_t>(x >> 32);
 }
 
 }  // namespace pccl

@@ -11,6 +11,7 @@ import os
 import secrets
 import threading
 import weakref
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, Unpack
 
@@ -263,21 +264,18 @@ class _Membership:
             return Failure(FailureKind.CLOSED, "this Communicator was closed by another thread")
 
     def reduce(self, request: Collective) -> Answer:
-        """Like `call`. Ctrl-C gives up the wait, not the collective, which goes on among the peers: its buffers stay
-        offered until it is over."""
-        assert self._shell is not None, "calls follow connect"
+        """Like `call`, without the cost of a task. Ctrl-C gives up the wait, not the collective, which goes on among
+        the peers: its buffers are settled when it is over."""
+        shell, answer = self._shell, Future[Answer]()
+        assert shell is not None, "calls follow connect"
         try:
-            return self._thread.run(self._reduce(self._shell, request))
+            self._thread.submit(lambda: shell.submit(request, answer.set_result))
+            return answer.result()
         except LoopEnded:
             return Failure(FailureKind.CLOSED, "this Communicator was closed by another thread")
-
-    async def _reduce(self, shell: PeerShell, request: Collective) -> Answer:
-        task = asyncio.ensure_future(shell.call(request))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
+        except BaseException:
             offers = self._data_plane.offers
-            task.add_done_callback(lambda done: offers.settle(request.tag, isinstance(done.result(), Committed)))
+            answer.add_done_callback(lambda done: offers.settle(request.tag, isinstance(done.result(), Committed)))
             raise
 
     def leave(self, timeout_s: float) -> None:

@@ -118,6 +118,14 @@ class PeerProcess(Process):
             if said["event"] == event and all(said.get(name) == value for name, value in facts.items()):
                 return said
 
+    def expect_any(self, events, timeout_s=PATIENCE_S):
+        """Wait for the first of these events."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            said = json.loads(self.line(max(0.0, deadline - time.monotonic())))
+            if said["event"] in events:
+                return said
+
     def do(self, name, timeout_s=PATIENCE_S, **arguments):
         """Have a call made and wait for its answer."""
         self.order(name, **arguments)

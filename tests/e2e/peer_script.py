@@ -1,5 +1,6 @@
 """A peer in a process of its own. Obeys lines of JSON on its standard input, answers each with a line of JSON."""
 
+import hashlib
 import json
 import os
 import select
@@ -24,8 +25,10 @@ def tell(event, **facts):
 
 class Actor:
     def __init__(self, settings):
+        token = settings.pop("token", True)
         self.communicator = Communicator(**settings)
-        self.communicator._data_plane = TokenPlane(self.run_started)
+        if token:
+            self.communicator._data_plane = TokenPlane(self.run_started)
 
     def run_started(self, run):
         tell("started", tag=run.tag, attempt=run.attempt, size=run.size)
@@ -71,6 +74,36 @@ class Actor:
         spec = CollectiveSpec(count, DataType[dtype], ReduceOp.SUM)
         committed = self.communicator._call("collective", Collective(tag, spec))
         return {"attempt": committed.attempt, "epoch": committed.epoch, "ring": committed.ring}
+
+    def reduce(self, count, share, tag=0, op="SUM", dtype="float32", die_at=None, apart=False):
+        """Reduce numbers that are easy to check; SIGKILL ourselves when this many bytes have moved."""
+        import numpy
+
+        pattern = (numpy.arange(count) % 251).astype(dtype)
+        send = pattern + numpy.asarray(share, dtype)
+        before = send.copy()
+        recv = numpy.zeros_like(send) if apart else send
+        if die_at is not None:
+            threading.Thread(target=self.die, args=(die_at,), daemon=True).start()
+        try:
+            info = self.communicator.all_reduce(send, recv, op=ReduceOp[op], tag=tag)
+        except PCCLError:
+            tell("input", intact=bool((send == before).all()))
+            raise
+        surplus = recv - pattern * numpy.asarray(info.local_world_size if op == "SUM" else 1, dtype)
+        return {
+            "peers": info.local_world_size,
+            "sent": info.tx_bytes,
+            "received": info.rx_bytes,
+            "surplus": [float(surplus.min()), float(surplus.max())] if count else [],
+            "digest": hashlib.sha256(recv.tobytes()).hexdigest(),
+        }
+
+    def die(self, moved_bytes):
+        running = self.communicator._data_plane._running
+        while not any(each.run.moved_bytes >= moved_bytes for each in list(running.values())):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
 
     def fork(self):
         """A child that lives on and tries to use what is not its own."""

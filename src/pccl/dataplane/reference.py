@@ -1,0 +1,118 @@
+"""The reference data plane: the ring in numpy over the lent sockets, one thread for each run.
+
+The oracle of the native data plane, which gives the same bits and speaks the same format on the lanes, and of use
+where no compiler is; chosen by name, and slow. Owns the threads. Must not know peers, votes or retries.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from pccl.core.effects import RunEnded, StartRun
+from pccl.dataplane.offers import Offers, Traffic
+from pccl.dataplane.reference_ring import Failed, Receiver, Ring, Sender
+
+
+class ReferenceRun:
+    """One run in a thread of its own."""
+
+    def __init__(self, effect: StartRun, ring: Ring, stall_s: float, ended: Callable[[RunEnded], None]) -> None:
+        self._effect, self._ring, self._stall_s = effect, ring, stall_s
+        self._ended = ended
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"pccl run {effect.attempt}", daemon=True)
+
+    def start(self) -> None:
+        """Begin; `ended` is called from a thread of the run's own."""
+        self._thread.start()
+
+    def join(self) -> None:
+        """Wait until the thread is gone."""
+        self._thread.join()
+
+    def abort(self) -> None:
+        """From any thread: the end comes within 100 ms."""
+        self._stop.set()
+
+    def _work(self) -> None:
+        cause = ""
+        try:
+            self._run()
+        except Failed as failure:
+            cause = str(failure)
+        except Exception as error:  # such as no memory; whoever waits for the end must hear of it
+            cause = f"{type(error).__name__}: {error}"
+        broken = {self._effect.to_next[stripe] for stripe in self._ring.broken_next}
+        broken |= {self._effect.from_prev[stripe] for stripe in self._ring.broken_prev}
+        self._ended(RunEnded(self._effect.tag, self._effect.attempt, cause, tuple(sorted(broken))))
+
+    def _run(self) -> None:
+        progress_at = time.monotonic()
+        while not self._ring.finished:
+            if self._stop.is_set():
+                raise Failed("aborted")
+            if self._ring.advance():
+                progress_at = time.monotonic()
+            else:
+                self._ring.wait()
+                if 0 < self._stall_s < time.monotonic() - progress_at:
+                    raise Failed("no byte moved for too long")
+
+    def restore(self) -> None:
+        """Put the input back."""
+        self._ring.restore()
+
+    @property
+    def moved_bytes(self) -> int:
+        """So far, in both directions."""
+        return self._ring.sent_bytes + self._ring.received_bytes
+
+    @property
+    def traffic(self) -> Traffic:
+        """What it moved."""
+        return Traffic(self._ring.sent_bytes, self._ring.received_bytes)
+
+
+class ReferencePlane:
+    """Runs collectives in threads of Python. All methods but `offers` are called in the event loop's thread."""
+
+    def __init__(self, stall_s: float) -> None:
+        self.offers = Offers()
+        self._stall_s = stall_s
+        self._running: dict[int, ReferenceRun] = {}
+
+    def start(
+        self,
+        run: StartRun,
+        to_next: Sequence[socket.socket],
+        from_prev: Sequence[socket.socket],
+        ended: Callable[[RunEnded], None],
+    ) -> None:
+        """Begin a run; see `DataPlane`."""
+        buffers = self.offers.take(run.tag)
+        if buffers is None:
+            ended(RunEnded(run.tag, run.attempt, "no buffers were offered for it"))
+            return
+        ring = Ring(run, buffers, [Sender(lane) for lane in to_next], [Receiver(lane) for lane in from_prev])
+
+        def gone(event: RunEnded) -> None:
+            del self._running[run.attempt]
+            ended(event)
+
+        this = self._running[run.attempt] = ReferenceRun(run, ring, self._stall_s, gone)
+        self.offers.began(run.tag, this)
+        this.start()
+
+    def abort(self, tag: int, attempt: int) -> None:
+        """Stop a run; see `DataPlane`."""
+        if (running := self._running.get(attempt)) is not None:
+            running.abort()
+
+    def close(self) -> None:
+        """The loop ends: no thread stays behind, which takes no longer than an abort."""
+        running = list(self._running.values())
+        for run in running:
+            run.abort()
+        for run in running:
+            run.join()

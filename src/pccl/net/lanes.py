@@ -186,6 +186,7 @@ class Lanes:
 
     def _stand(self, key: LaneKey, sock: socket.socket) -> None:
         self.close(key)
+        sockets.tune_lane(sock)
         self._lanes[key] = _Lane(sock)
         self._watch(key, self._lanes[key])
 

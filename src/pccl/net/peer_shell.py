@@ -64,7 +64,7 @@ class PeerShell:
         self._master_closing = False
         self._master_gone = asyncio.Event()
         self._numbers = itertools.count(1)
-        self._calls: dict[int, asyncio.Future[Answer]] = {}
+        self._calls: dict[int, Callable[[Answer], None]] = {}
         self._runs: dict[tuple[int, int], set[LaneKey]] = {}
         self._stopped = False
 
@@ -96,14 +96,20 @@ class PeerShell:
         self._lanes.report_to(self._driver)
         self._driver.post(MasterUp())
 
+    def submit(self, request: Request, answered: Callable[[Answer], None]) -> None:
+        """Make a call; `answered` is called in the loop's thread, exactly once."""
+        if self._driver is None or self._stopped:
+            answered(Failure(FailureKind.CLOSED, "this peer has left the run"))
+            return
+        number = next(self._numbers)
+        self._calls[number] = answered
+        self._driver.post(Call(number, request))
+
     async def call(self, request: Request) -> Answer:
         """Make a call and wait for its answer."""
-        if self._driver is None or self._stopped:
-            return Failure(FailureKind.CLOSED, "this peer has left the run")
-        number = next(self._numbers)
         answer: asyncio.Future[Answer] = self._loop.create_future()
-        self._calls[number] = answer
-        self._driver.post(Call(number, request))
+        # Done already when the caller was interrupted.
+        self.submit(request, lambda value: None if answer.done() else answer.set_result(value))
         return await answer
 
     async def leave(self, timeout_s: float) -> None:
@@ -160,9 +166,7 @@ class PeerShell:
                 assert_never(effect)
 
     def _resolve(self, call: int, answer: Answer) -> None:
-        waiting = self._calls.pop(call)
-        if not waiting.done():  # Done when the caller was interrupted.
-            waiting.set_result(answer)
+        self._calls.pop(call)(answer)
 
     def _start_run(self, run: StartRun) -> None:
         to_next, from_prev = self._lanes.lend(run.to_next), self._lanes.lend(run.from_prev)

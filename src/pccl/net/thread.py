@@ -47,6 +47,13 @@ class LoopThread:
             future.cancel()
             raise
 
+    def submit(self, function: Callable[[], object]) -> None:
+        """Run a function in the loop some time soon. Raises `LoopEnded` when it never will."""
+        with self._entrance:
+            if not self._open:
+                raise LoopEnded("the loop has ended")
+            self._loop.call_soon_threadsafe(function)
+
     def post(self, function: Callable[[], object]) -> None:
         """Run a function in the loop some time soon; nothing happens when the loop has ended."""
         try:

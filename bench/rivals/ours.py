@@ -1,0 +1,55 @@
+"""This library."""
+
+import contextlib
+import os
+import socket
+
+import numpy as np
+
+from pccl import Attribute, Communicator, ReduceOp
+from rivals.rival import Facts
+
+
+class Ours:
+    """A peer. Settings: `master` (its address), `lanes` (0: what the library chooses), `listen`."""
+
+    sums = True
+
+    def __init__(self, settings: Facts) -> None:
+        self.rank = int(settings["rank"])
+        self._size = int(settings["size"])
+        self._master = str(settings["master"])
+        self._communicator = Communicator(
+            self._master,
+            p2p_connection_pool_size=int(settings["lanes"]),
+            listen=str(settings["listen"]),
+        )
+
+    def offer(self) -> Facts:
+        return {}
+
+    def connect(self, offers: list[Facts]) -> Facts:
+        self._communicator.connect()
+        while self._communicator.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < self._size:
+            self._communicator.update_topology()
+        return self._lanes()
+
+    def all_reduce(self, values: np.ndarray) -> None:
+        self._communicator.all_reduce(values, op=ReduceOp.SUM)
+
+    def close(self) -> None:
+        self._communicator.close()
+
+    def _lanes(self) -> Facts:
+        """How many lanes lead to a neighbour, and under which congestion control: asked of the kernel, since what
+        was meant and what is need not agree."""
+        kinds: list[str] = []
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
+                if sock.type == socket.SOCK_STREAM and sock.family in (socket.AF_INET, socket.AF_INET6):
+                    if sock.getpeername()[1] != int(self._master.rpartition(":")[2]):
+                        kinds.append(
+                            sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode()
+                        )
+        neighbours = min(2, self._size - 1)
+        return {"lanes": len(kinds) // neighbours, "congestion": kinds[0] if kinds else ""}

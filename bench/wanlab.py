@@ -1,0 +1,193 @@
+"""A wide-area network on one machine: hosts in network namespaces, joined by links with a delay and a rate.
+
+    with WanLab(Wan(hosts=4, round_trip_ms=80, rate_mbit=400)) as lab:
+        subprocess.Popen([*lab.inside(0), "python3", "peer.py"])     # runs on host 0, whose address is lab.address(0)
+
+Needs root, iproute2 and the tun device. Each host has one access link: all that it sends shares its rate, waits in one
+queue, and arrives half a round trip later. A full queue drops, as a router does. The kernel hands over up to 64 KB at a
+time (segmentation offload), which is why one Python thread forwards more than two gigabits per second. Only namespaces
+that this process made are touched, and they are gone when the `with` block ends.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import heapq
+import os
+import secrets
+import select
+import struct
+import subprocess
+import threading
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+# From linux/if_tun.h and linux/sched.h.
+TUNSETIFF, TUNSETOFFLOAD = 0x400454CA, 0x400454D0
+IFF_TUN, IFF_NO_PI, IFF_VNET_HDR = 0x0001, 0x1000, 0x4000
+TUN_F_CSUM, TUN_F_TSO4 = 0x01, 0x02
+CLONE_NEWNET = 0x40000000
+
+OFFLOAD_HEADER_BYTES = 10
+"""`struct virtio_net_hdr` before each packet: which checksums and cuts are still to be made."""
+
+DESTINATION_LAST_BYTE = OFFLOAD_HEADER_BYTES + 19
+PACKET_BYTES_MAX = 65_536 + OFFLOAD_HEADER_BYTES
+BURST_PACKETS = 32
+"""Read from one host before looking at the others again."""
+
+LOOK_S = 0.05
+"""How soon the end of the lab is noticed."""
+
+ROUTER_NICENESS = -15
+"""A real router does not wait for the CPUs of the hosts."""
+
+
+@dataclass(frozen=True)
+class Wan:
+    """The network. `queue_ms` is what a host's access link holds back before it drops."""
+
+    hosts: int
+    round_trip_ms: float
+    rate_mbit: float
+    queue_ms: float = 100.0
+
+
+class WanLab:
+    """The hosts, and the thread that is the network between them."""
+
+    def __init__(self, wan: Wan) -> None:
+        self.wan = wan
+        self.dropped_packets = 0
+        self.sent_bytes = [0] * wan.hosts
+        self._name = f"pcclwan{secrets.token_hex(3)}"
+        self._made: list[int] = []
+        self._devices: list[int] = []
+        self._stop = threading.Event()
+        self._router = threading.Thread(target=self._route, name="wan", daemon=True)
+
+    def inside(self, host: int) -> list[str]:
+        """What to put before a command so that it runs on this host."""
+        return ["ip", "netns", "exec", f"{self._name}h{host}"]
+
+    def address(self, host: int) -> str:
+        return f"10.77.0.{host + 1}"
+
+    def __enter__(self) -> Self:
+        try:
+            for host in range(self.wan.hosts):
+                self._make(host)
+        except BaseException:
+            self._remove()
+            raise
+        self._router.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._router.join()
+        self._remove()
+
+    def _make(self, host: int) -> None:
+        name = f"{self._name}h{host}"
+        _ip("netns", "add", name)
+        self._made.append(host)
+        self._devices.append(_tun_inside(name))
+        _ip("-n", name, "link", "set", "lo", "up")
+        _ip("-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "wan0")
+        _ip("-n", name, "link", "set", "wan0", "up", "txqueuelen", "5000")
+
+    def _remove(self) -> None:
+        for device in self._devices:
+            os.close(device)
+        for host in self._made:
+            subprocess.run(["ip", "netns", "del", f"{self._name}h{host}"], check=False)
+
+    def _route(self) -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), ROUTER_NICENESS)
+        network = _InFlight(self.wan)
+        with select.epoll() as poll:
+            for device in self._devices:
+                poll.register(device, select.EPOLLIN)
+            while not self._stop.is_set():
+                for host, packet in network.arrived(time.monotonic()):
+                    with contextlib.suppress(BlockingIOError):  # A host that does not read loses packets.
+                        os.write(self._devices[host], packet)
+                for device, _ in poll.poll(network.wait_s(time.monotonic())):
+                    self._take(self._devices.index(device), network)
+
+    def _take(self, host: int, network: "_InFlight") -> None:
+        for _ in range(BURST_PACKETS):
+            try:
+                packet = os.read(self._devices[host], PACKET_BYTES_MAX)
+            except BlockingIOError:
+                return
+            if packet[OFFLOAD_HEADER_BYTES] >> 4 != 4:
+                continue  # The kernel's own IPv6 announcements.
+            if network.send(host, packet, time.monotonic()):
+                self.sent_bytes[host] += len(packet) - OFFLOAD_HEADER_BYTES
+            else:
+                self.dropped_packets += 1
+
+
+class _InFlight:
+    """Packets between hosts, by the time of their arrival."""
+
+    def __init__(self, wan: Wan) -> None:
+        self._wan = wan
+        self._link_free_at = [0.0] * wan.hosts
+        self._order = 0
+        self._packets: list[tuple[float, int, int, bytes]] = []
+
+    def send(self, host: int, packet: bytes, now: float) -> bool:
+        """False when the packet is lost."""
+        to = packet[DESTINATION_LAST_BYTE] - 1
+        starts = max(now, self._link_free_at[host])
+        if not 0 <= to < self._wan.hosts or starts - now > self._wan.queue_ms / 1e3:
+            return False
+        bits = (len(packet) - OFFLOAD_HEADER_BYTES) * 8
+        self._link_free_at[host] = starts + bits / (self._wan.rate_mbit * 1e6)
+        self._order += 1
+        arrives = self._link_free_at[host] + self._wan.round_trip_ms / 2e3
+        heapq.heappush(self._packets, (arrives, self._order, to, packet))
+        return True
+
+    def arrived(self, now: float) -> list[tuple[int, bytes]]:
+        packets = []
+        while self._packets and self._packets[0][0] <= now:
+            _, _, host, packet = heapq.heappop(self._packets)
+            packets.append((host, packet))
+        return packets
+
+    def wait_s(self, now: float) -> float:
+        return min(LOOK_S, max(0.0, self._packets[0][0] - now)) if self._packets else LOOK_S
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+def _tun_inside(namespace: str) -> int:
+    """A tun device that belongs to the namespace, held by this process."""
+    devices: list[int] = []
+
+    def make() -> None:
+        with open(f"/run/netns/{namespace}", "rb") as entry:
+            libc = ctypes.CDLL(None, use_errno=True)
+            if libc.setns(entry.fileno(), CLONE_NEWNET) != 0:
+                raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
+        device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH14x", b"wan0", IFF_TUN | IFF_NO_PI | IFF_VNET_HDR))
+        fcntl.ioctl(device, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4)
+        devices.append(device)
+
+    thread = threading.Thread(target=make)  # Of its own: a thread that entered a namespace stays there.
+    thread.start()
+    thread.join()
+    if not devices:
+        raise OSError(f"no tun device in the network namespace {namespace}")
+    return devices[0]

@@ -1,0 +1,246 @@
+"""The engine of the reference data plane: a ring over sockets, one segment after the other, in numpy.
+
+Written to be read: it copies where copying is simpler. It sends and accepts exactly what the native ring does.
+Must not know threads, aborts, peers or votes.
+"""
+
+import ctypes
+import os
+import select
+import socket
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from pccl.core.effects import StartRun
+from pccl.core.messages import SEGMENT_BYTES_MAX
+from pccl.dataplane.arithmetic import STORED, Array, Bytes, check, combine, divide
+from pccl.dataplane.buffers import Buffers, Tensor
+from pccl.dataplane.segments import HEADER_BYTES, Cut, Header, Place, placed
+from pccl.types import ReduceOp
+
+SLICE_MS = 50
+"""The longest sleep: an abort takes effect within 100 ms."""
+
+
+class Failed(Exception):
+    """The run cannot be completed; the sentence says why."""
+
+
+class LaneBroke(Failed):
+    """And it is because of this lane."""
+
+
+@dataclass
+class Sender:
+    """One lane to the next peer and the segment that is on its way out."""
+
+    lane: socket.socket
+    rest: memoryview = field(default_factory=lambda: memoryview(b""))
+    """Header and payload, as far as they are not sent."""
+    begun: bool = False
+    """Some bytes of the segment have left: the lane is of no use before the others have too."""
+    broke: bool = False
+
+    def send(self) -> int:
+        """Hand over what the kernel takes at once; how much that was."""
+        try:
+            sent = self.lane.send(self.rest)
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self.broke = True
+            raise LaneBroke(f"to the next peer: send: {os.strerror(error.errno or 0)}") from error
+        self.rest = self.rest[sent:]
+        self.begun = len(self.rest) > 0
+        return sent
+
+    @property
+    def clean(self) -> bool:
+        return not self.begun and not self.broke
+
+
+@dataclass
+class Receiver:
+    """One lane from the previous peer and the segment that is on its way in."""
+
+    lane: socket.socket
+    header: Header | None = None
+    """None while the header itself is being received."""
+    data: bytearray = field(default_factory=lambda: bytearray(HEADER_BYTES))
+    got: int = 0
+    broke: bool = False
+
+    def receive(self) -> int:
+        """Take what has arrived of what is expected; how much that was."""
+        try:
+            got = self.lane.recv_into(memoryview(self.data)[self.got :])
+        except (BlockingIOError, InterruptedError):
+            return 0
+        except OSError as error:
+            self.broke = True
+            raise LaneBroke(f"from the previous peer: receive: {os.strerror(error.errno or 0)}") from error
+        if got == 0:
+            self.broke = True
+            raise LaneBroke("from the previous peer: the neighbour closed the lane")
+        self.got += got
+        return got
+
+    def expect(self, header: Header | None) -> None:
+        """Receive the payload that a header announces, or the next header."""
+        self.header, self.got = header, 0
+        self.data = bytearray(HEADER_BYTES if header is None else header.length)
+
+    @property
+    def whole(self) -> bool:
+        return self.got == len(self.data)
+
+    @property
+    def clean(self) -> bool:
+        return self.header is None and self.got == 0 and not self.broke
+
+
+class Ring:
+    """One run, from the first byte to the last, or to its abort."""
+
+    def __init__(self, run: StartRun, buffers: Buffers, senders: list[Sender], receivers: list[Receiver]) -> None:
+        spec = run.spec
+        self._run = run
+        self._spec = spec
+        self._cut = Cut(spec.count, spec.dtype.itemsize, run.size, run.rank, run.segment_bytes)
+        self._input, self._output = _memory(buffers.send), _memory(buffers.recv)
+        self._in_place = buffers.send.address == buffers.recv.address
+        self._senders, self._receivers = senders, receivers
+        self._saved: list[tuple[Place, bytes]] = []
+        self._ready: deque[tuple[int, int, Bytes]] = deque()  # (hop, index, payload) to be sent
+        hops, cut = range(self._cut.hops), self._cut
+        self._awaited = {(hop, index) for hop in hops for index in range(cut.segments(cut.chunk_received(hop)))}
+        self._unreceived = len(self._awaited)  # received whole; `_awaited` loses a segment with its header
+        self._unsent = sum(cut.segments(cut.chunk_sent(hop)) for hop in hops)
+        self.sent_bytes = self.received_bytes = 0
+        for index in range(cut.segments(run.rank) if cut.hops else 0):
+            self._ready.append((0, index, self._input[cut.place(run.rank, index).bytes]))
+
+    @property
+    def finished(self) -> bool:
+        return self._unsent == 0 and self._unreceived == 0
+
+    def advance(self) -> bool:
+        """One turn for every lane; False if none had anything to do. Raises `Failed`."""
+        moved = [self._send(sender) for sender in self._senders]
+        moved += [self._receive(receiver) for receiver in self._receivers]
+        return any(moved)
+
+    def wait(self) -> None:
+        """Until a lane can go on, but not longer than `SLICE_MS`."""
+        poll = select.poll()
+        events: dict[int, int] = {}  # in a ring of two a lane is both ways, and `register` would forget the first
+        for sender in self._senders if self._unsent else ():
+            if sender.rest or self._ready:
+                events[sender.lane.fileno()] = select.POLLOUT
+        for receiver in self._receivers if self._unreceived else ():
+            events[receiver.lane.fileno()] = events.get(receiver.lane.fileno(), 0) | select.POLLIN
+        for fd, mask in events.items():
+            poll.register(fd, mask)
+        poll.poll(SLICE_MS)
+
+    @property
+    def broken_next(self) -> list[int]:
+        """Stripes to the next peer that do not stand on a segment boundary."""
+        return [stripe for stripe, sender in enumerate(self._senders) if not sender.clean]
+
+    @property
+    def broken_prev(self) -> list[int]:
+        """The same from the previous peer."""
+        return [stripe for stripe, receiver in enumerate(self._receivers) if not receiver.clean]
+
+    def restore(self) -> None:
+        """Put back every byte of the input that was overwritten."""
+        for place, data in self._saved:
+            self._output[place.bytes] = np.frombuffer(data, np.uint8)
+        self._saved.clear()
+
+    # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _send(self, sender: Sender) -> bool:
+        if not sender.rest:
+            if not self._ready:
+                return False
+            sender.rest = memoryview(self._announced(*self._ready.popleft()))
+        sent = sender.send()
+        self.sent_bytes += sent
+        self._unsent -= not sender.rest
+        return sent > 0
+
+    def _announced(self, hop: int, index: int, payload: Bytes) -> bytes:
+        """A segment as it goes over a lane."""
+        run = self._run
+        mixed = placed(check(payload), run.attempt, hop, index)
+        return Header(run.tag, run.attempt, hop, index, len(payload), 0, mixed).pack() + payload.tobytes()
+
+    # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _receive(self, receiver: Receiver) -> bool:
+        if self._unreceived == 0:
+            return False  # the next bytes belong to another run
+        got = receiver.receive()
+        self.received_bytes += got
+        if not receiver.whole:
+            return got > 0
+        if receiver.header is None:
+            header = Header.unpack(receiver.data)
+            self._examine(header)
+            receiver.expect(header)
+        else:
+            if receiver.header.attempt == self._run.attempt:  # others are the rest of an attempt that was aborted
+                self._take(receiver.header, np.frombuffer(receiver.data, np.uint8))
+            receiver.expect(None)
+        return True
+
+    def _examine(self, header: Header) -> None:
+        """Refuse what cannot be: nothing sensible can follow it."""
+        run, cut, segment = self._run, self._cut, (header.hop, header.index)
+        if not 0 < header.length <= SEGMENT_BYTES_MAX or header.attempt > run.attempt:
+            raise Failed("a segment from the previous peer makes no sense")
+        if header.attempt < run.attempt:
+            return
+        if header.tag != run.tag or segment not in self._awaited:
+            raise Failed("a segment from the previous peer has no place in this run")
+        if header.length != cut.place(cut.chunk_received(header.hop), header.index).length:
+            raise Failed("a segment from the previous peer has no place in this run")
+        self._awaited.remove(segment)
+
+    def _take(self, header: Header, payload: Bytes) -> None:
+        """A whole segment is there: check it, reduce it, pass it on."""
+        if placed(check(payload), header.attempt, header.hop, header.index) != header.check:
+            raise Failed("a segment from the previous peer arrived damaged")
+        place = self._cut.place(self._cut.chunk_received(header.hop), header.index)
+        if header.hop <= self._cut.finishing_hop:
+            payload = self._reduced(header.hop, payload, self._input[place.bytes])
+        if header.hop >= self._cut.finishing_hop:
+            self._write(place, payload)
+        self._unreceived -= 1
+        if header.hop + 1 < self._cut.hops:
+            self._ready.append((header.hop + 1, header.index, payload))
+
+    def _reduced(self, hop: int, received: Bytes, own: Bytes) -> Bytes:
+        stored, spec = STORED[self._spec.dtype], self._spec
+        values: Array = combine(received.view(stored), own.view(stored), spec.dtype, spec.op)
+        if hop == self._cut.finishing_hop and spec.op is ReduceOp.AVG:
+            values = divide(values, spec.dtype, self._cut.size)
+        return values.view(np.uint8)
+
+    def _write(self, place: Place, payload: Bytes) -> None:
+        """Each place is written once; in place, what was there is the input, and is kept."""
+        if self._in_place:
+            self._saved.append((place, self._output[place.bytes].tobytes()))
+        self._output[place.bytes] = payload
+
+
+def _memory(tensor: Tensor) -> Bytes:
+    """The bytes of a tensor, where they are."""
+    if tensor.nbytes == 0:
+        return np.empty(0, np.uint8)  # the address of nothing may be anything
+    memory = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.address)
+    return np.frombuffer(memoryview(memory).cast("B"), np.uint8)

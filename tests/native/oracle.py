@@ -1,0 +1,86 @@
+"""What a ring must give: folded chunk by chunk with the functions of `arithmetic.py`, and what plain numpy makes of it."""
+
+import numpy as np
+
+from pccl.dataplane import arithmetic
+from pccl.dataplane.arithmetic import STORED
+from pccl.dataplane.segments import Cut
+from pccl.types import DataType, ReduceOp
+
+WIDE_FLOATS = (DataType.FLOAT, DataType.DOUBLE)
+HALF_STEP = {DataType.FLOAT16: 2**-11, DataType.BFLOAT16: 2**-8, DataType.FLOAT: 2**-24, DataType.DOUBLE: 2**-53}
+
+
+def inputs(rng, dtype, op, count, peers):
+    """Ordinary numbers: any integers; floats around one, whose products stay in range."""
+    stored = np.dtype(STORED[dtype])
+    if dtype not in HALF_STEP:
+        return [rng.integers(0, 256, count * stored.itemsize, dtype=np.uint8).view(stored) for _ in range(peers)]
+    made = []
+    for _ in range(peers):
+        values = rng.uniform(0.7, 1.4, count) if op is ReduceOp.PROD else rng.standard_normal(count)
+        if dtype is DataType.DOUBLE:
+            made.append(values)
+        else:
+            made.append(arithmetic.narrow(values.astype(np.float32), dtype))
+    return made
+
+
+def wild_inputs(rng, dtype, count, peers):
+    """Any bits: NaN, infinities and subnormals among them."""
+    stored = np.dtype(STORED[dtype])
+    return [rng.integers(0, 256, count * stored.itemsize, dtype=np.uint8).view(stored) for _ in range(peers)]
+
+
+def reduced(arrays, dtype, op):
+    """The result. The share of rank c comes first in chunk c, then those of the ranks after it."""
+    size, count = len(arrays), len(arrays[0])
+    cut = Cut(count, dtype.itemsize, size, 0, 8)
+    result = np.empty_like(arrays[0])
+    for chunk in range(size):
+        begin = cut.chunk_begin(chunk)
+        place = slice(begin, begin + cut.chunk_elements(chunk))
+        values = arrays[chunk][place]
+        for step in range(1, size):
+            values = arithmetic.combine(values, arrays[(chunk + step) % size][place], dtype, op)
+        result[place] = arithmetic.divide(values, dtype, size) if op is ReduceOp.AVG else values
+    return result
+
+
+def assert_equal_bits(results, wanted, dtype):
+    """The same bits on every peer, and those of the oracle; which NaN a wide float is, the machine decides."""
+    assert all(result.tobytes() == results[0].tobytes() for result in results), "peers differ"
+    got = results[0]
+    if dtype in WIDE_FLOATS:
+        nan = np.isnan(wanted)
+        assert np.array_equal(nan, np.isnan(got))
+        got, wanted = got[~nan], wanted[~nan]
+    assert got.tobytes() == wanted.tobytes()
+
+
+_FOLD = {
+    ReduceOp.SUM: np.add,
+    ReduceOp.AVG: np.add,
+    ReduceOp.PROD: np.multiply,
+    ReduceOp.MAX: np.maximum,
+    ReduceOp.MIN: np.minimum,
+}
+
+
+def assert_agrees_with_numpy(got, arrays, dtype, op):
+    """Within the rounding of one operation per share, of ordinary inputs."""
+    size = len(arrays)
+    if dtype not in HALF_STEP:
+        wanted = _FOLD[op].reduce(np.stack(arrays), axis=0, dtype=arrays[0].dtype)
+        if op is ReduceOp.AVG:
+            wanted = np.array([abs(int(x)) // size * (-1 if x < 0 else 1) for x in wanted], wanted.dtype)
+        assert np.array_equal(got, wanted)
+        return
+    wide = np.stack([arithmetic.widen(array, dtype).astype(np.float64) for array in arrays])
+    wanted, scale = _FOLD[op].reduce(wide, axis=0), np.abs(wide).sum(axis=0)
+    if op is ReduceOp.AVG:
+        wanted, scale = wanted / size, scale / size
+    if op is ReduceOp.PROD:
+        scale = np.abs(wanted)
+    allowed = scale * HALF_STEP[dtype] * (size + 1) * 1.01 + (2**-24 if dtype is DataType.FLOAT16 else 0)
+    assert np.all(np.abs(arithmetic.widen(got, dtype).astype(np.float64) - wanted) <= allowed)

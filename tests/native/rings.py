@@ -1,0 +1,197 @@
+"""Rings of real loopback lanes in one process, each peer on the native or on the reference data plane.
+
+Owns lanes between neighbours, and one face for runs of both kinds. What a run must give is in `oracle.py`.
+"""
+
+import select
+import socket
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pccl import _native
+from pccl.core.effects import RunEnded, StartRun
+from pccl.core.messages import CollectiveSpec
+from pccl.dataplane.buffers import Buffers, Tensor
+from pccl.dataplane.reference import ReferenceRun
+from pccl.dataplane.reference_ring import Receiver, Ring, Sender
+from pccl.types import DataType, ReduceOp
+
+WAIT_S = 60.0
+"""Longer than any run of ours takes, with a sanitizer on a busy machine too."""
+STALL_S = 30.0
+TAG = 7
+
+
+class Work(NamedTuple):
+    """What a ring is to do."""
+
+    dtype: DataType
+    op: ReduceOp
+    count: int
+    segment_bytes: int
+
+    @property
+    def spec(self) -> CollectiveSpec:
+        return CollectiveSpec(self.count, self.dtype, self.op)
+
+
+def plan(effect: StartRun, stall_s: float) -> _native.Plan:
+    """What the native part is told of a run."""
+    made = _native.Plan()
+    made.tag, made.attempt, made.rank, made.size = effect.tag, effect.attempt, effect.rank, effect.size
+    made.count, made.dtype, made.op = effect.spec.count, effect.spec.dtype, effect.spec.op
+    made.segment_bytes, made.stall_s = effect.segment_bytes, stall_s
+    return made
+
+
+class NativePeer:
+    """A run of the native data plane."""
+
+    def __init__(self, effect, buffers, lanes, stall_s):
+        self._notifier = _native.Notifier()
+        fds = [[lane.fileno() for lane in side] for side in lanes]
+        addresses = buffers.send.address, buffers.recv.address
+        self._buffers = buffers
+        self._run = _native.start(plan(effect, stall_s), *addresses, *fds, self._notifier)
+        self.abort, self.restore = self._run.abort, self._run.restore
+
+    def wait(self, timeout_s=WAIT_S):
+        """True when it has ended."""
+        if not self._run.ended:
+            select.select([self._notifier.fd], [], [], timeout_s)
+        return self._run.ended
+
+    @property
+    def moved_bytes(self):
+        return self._run.moved_bytes
+
+    @property
+    def cause(self):
+        return self._run.report.cause
+
+    @property
+    def broken(self):
+        """Stripes that are of no more use: to the next peer, from the previous one."""
+        return self._run.report.broken_next, self._run.report.broken_prev
+
+    @property
+    def sent_bytes(self):
+        return self._run.report.sent_bytes
+
+
+class ReferencePeer:
+    """A run of the reference data plane."""
+
+    def __init__(self, effect, buffers, lanes, stall_s):
+        self._ring = Ring(effect, buffers, [Sender(lane) for lane in lanes[0]], [Receiver(lane) for lane in lanes[1]])
+        self._gone = threading.Event()
+        self._event: RunEnded | None = None
+        self._run = ReferenceRun(effect, self._ring, stall_s, self._ended)
+        self.abort, self.restore = self._run.abort, self._run.restore
+        self._run.start()
+
+    def _ended(self, event):
+        self._event = event
+        self._gone.set()
+
+    def wait(self, timeout_s=WAIT_S):
+        """True when it has ended."""
+        if self._gone.wait(timeout_s):
+            self._run.join()
+        return self._gone.is_set()
+
+    @property
+    def moved_bytes(self):
+        return self._run.moved_bytes
+
+    @property
+    def cause(self):
+        return self._event.cause
+
+    @property
+    def broken(self):
+        return self._ring.broken_next, self._ring.broken_prev
+
+    @property
+    def sent_bytes(self):
+        return self._run.traffic.sent_bytes
+
+
+PEERS = {"native": NativePeer, "reference": ReferencePeer}
+
+
+def tensor(array, dtype):
+    return Tensor(array.ctypes.data, array.size, dtype, array)
+
+
+def connection(buffer_bytes=0):
+    """Two ends of a loopback connection, as lanes are: non-blocking and without delay."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if buffer_bytes:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+        dialled = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+    for end in (dialled, accepted):
+        end.setblocking(False)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if buffer_bytes:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+    return dialled, accepted
+
+
+class Rig:
+    """Peers in a ring, with the same lanes for one attempt after the other."""
+
+    def __init__(self, size, lanes, buffer_bytes=0):
+        self.size, self.lanes, self._buffer_bytes = size, lanes, buffer_bytes
+        self.attempt = 0
+        # links[r] is between rank r and the next; two peers have one link, used both ways.
+        self.links = [[connection(buffer_bytes) for _ in range(lanes)] for _ in range(size if size > 2 else 1)]
+
+    def sides(self, rank):
+        """The lanes of a rank: to the next peer, from the previous one."""
+        if self.size == 2:
+            both = [ends[rank] for ends in self.links[0]]
+            return both, both
+        return [ends[0] for ends in self.links[rank]], [ends[1] for ends in self.links[rank - 1]]
+
+    def effect(self, rank, work):
+        keys = tuple((0, stripe) for stripe in range(self.lanes)), tuple((1, stripe) for stripe in range(self.lanes))
+        names = (keys[0], keys[0]) if self.size == 2 else keys
+        return StartRun(1, TAG, self.attempt, work.spec, rank, self.size, *names, work.segment_bytes)
+
+    def start_one(self, rank, kind, work, arrays, stall_s=STALL_S):
+        """Start the run of one rank; `arrays` are what it sends and where it receives."""
+        buffers = Buffers(*(tensor(array, work.dtype) for array in arrays))
+        return PEERS[kind](self.effect(rank, work), buffers, self.sides(rank), stall_s)
+
+    def start(self, kinds: Sequence[str], work, sends, receives, stall_s=STALL_S):
+        """Begin the next attempt on all ranks."""
+        self.attempt += 1
+        return [
+            self.start_one(rank, kind, work, (sends[rank], receives[rank]), stall_s) for rank, kind in enumerate(kinds)
+        ]
+
+    def repair(self, runs):
+        """As the shells do: lanes that either end reports broken are closed, and new ones made. How many there were."""
+        broken = set()
+        for rank, run in enumerate(runs):
+            to_next, from_prev = run.broken
+            broken |= {(rank % len(self.links), stripe) for stripe in to_next}
+            broken |= {((rank - 1) % len(self.links), stripe) for stripe in from_prev}
+        for link, stripe in broken:
+            for end in self.links[link][stripe]:
+                end.close()
+            self.links[link][stripe] = connection(self._buffer_bytes)
+        return len(broken)
+
+    def close(self):
+        for end in (end for link in self.links for ends in link for end in ends):
+            end.close()
+
+
+def copies(arrays):
+    return [np.array(array) for array in arrays]
