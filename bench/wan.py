@@ -2,9 +2,9 @@
 
     sudo python bench/wan.py [--cases 2x1000 4x400] [--lanes 0 1 4 8 16] [--mb 64 256] [--rounds 2] [--gloo]
 
-Hosts are network namespaces of their own (see `wanlab`), and the master runs on the first of them. `2x1000` is two hosts
-that send 1000 Mbit/s each. Every number of lanes gets its own master and peers, started once; they take turns at each
-size, for several rounds, in one and the same network. 0 lanes means the library's own choice.
+Hosts are network namespaces of their own (see `wanlab`), and the master runs on the first of them. `2x1000` is two
+hosts that send 1000 Mbit/s each. Every number of lanes gets its own master and peers, started once; they take
+turns at each size, for several rounds, in one and the same network. 0 lanes means the library's own choice.
 
 Prints a JSON line per case, rival and size, then a table: the median, the time of the first all-reduce of the size,
 the share of the hosts' rate (2(N-1)/N of the tensor, in each direction, votes included), and round trips for 4 KB.
@@ -16,6 +16,7 @@ import json
 import os
 import statistics
 import sys
+from dataclasses import dataclass, field
 
 from rivals.fleet import Fleet, Measured, Place, RivalFailed, each, fleet, with_master
 from wanlab import Wan, WanLab
@@ -36,22 +37,32 @@ def start_all(stack: contextlib.ExitStack, lab: WanLab, lanes: list[int], gloo: 
     return fleets
 
 
-def measure(fleets: list[Fleet], nbytes: int, rounds: int) -> dict[str, tuple[float, Measured]]:
-    """The first all-reduce and all others, by rival; the rivals take turns."""
-    measured: dict[str, tuple[float, Measured]] = {}
+@dataclass
+class Turns:
+    """What one rival did at one size."""
+
+    first_s: float
+    rest: Measured = field(default_factory=Measured)
+    dropped_packets: int = 0
+
+
+def measure(lab: WanLab, fleets: list[Fleet], nbytes: int, rounds: int) -> dict[str, Turns]:
+    """By rival; the rivals take turns."""
+    turns: dict[str, Turns] = {}
     for rival in fleets:
-        measured[rival.name] = rival.prepare(nbytes), Measured()
-        print(f"  {rival.name}: first {nbytes} bytes in {measured[rival.name][0]:.2f} s", file=sys.stderr, flush=True)
+        turns[rival.name] = Turns(rival.prepare(nbytes))
+        print(f"  {rival.name}: first {nbytes} bytes in {turns[rival.name].first_s:.2f} s", file=sys.stderr, flush=True)
     repetitions = SMALL_REPETITIONS if nbytes == SMALL_BYTES else 1
     for _ in range(rounds):
         for rival in fleets:
-            measured[rival.name][1].add(rival.run(repetitions, together=False))
-    return measured
+            before = lab.dropped_packets
+            turns[rival.name].rest.add(rival.run(repetitions, together=False))
+            turns[rival.name].dropped_packets += lab.dropped_packets - before
+    return turns
 
 
-def line(wan: Wan, rival: Fleet, nbytes: int, times: tuple[float, Measured]) -> dict[str, object]:
-    first_s, all_of_them = times
-    median_s = statistics.median(all_of_them.seconds)
+def line(wan: Wan, rival: Fleet, nbytes: int, turns: Turns) -> dict[str, object]:
+    median_s = statistics.median(turns.rest.seconds)
     bits = 2 * (wan.hosts - 1) / wan.hosts * nbytes * 8
     return {
         "bench": "wan",
@@ -63,11 +74,12 @@ def line(wan: Wan, rival: Fleet, nbytes: int, times: tuple[float, Measured]) -> 
         "congestion": rival.facts.get("congestion"),
         "bytes": nbytes,
         "median_s": round(median_s, 4),
-        "best_s": round(min(all_of_them.seconds), 4),
-        "first_s": round(first_s, 4),
+        "best_s": round(min(turns.rest.seconds), 4),
+        "first_s": round(turns.first_s, 4),
         "share_of_rate": round(bits / median_s / (wan.rate_mbit * 1e6), 3),
         "round_trips": round(median_s / (wan.round_trip_ms / 1e3), 2),
-        "cpu_s_per_gb": round(all_of_them.cpu_s / all_of_them.repetitions / (nbytes / 1e9), 2),
+        "dropped_packets": turns.dropped_packets,
+        "cpu_s_per_gb": round(turns.rest.cpu_s / turns.rest.repetitions / (nbytes / 1e9), 2),
         "load_average": round(os.getloadavg()[0], 2),
     }
 
@@ -77,16 +89,16 @@ def run_case(wan: Wan, sizes: list[int], arguments: argparse.Namespace) -> list[
     with WanLab(wan) as lab, contextlib.ExitStack() as stack:
         fleets = start_all(stack, lab, arguments.lanes, arguments.gloo)
         for nbytes in sizes:
-            measured = measure(fleets, nbytes, arguments.rounds)
+            measured = measure(lab, fleets, nbytes, arguments.rounds)
             for rival in fleets:
                 lines.append(line(wan, rival, nbytes, measured[rival.name]))
                 print(json.dumps(lines[-1]), flush=True)
-        print(f"  {lab.dropped_packets} packets dropped by full queues", file=sys.stderr, flush=True)
     return lines
 
 
 def table(lines: list[dict[str, object]]) -> None:
-    columns = ("hosts", "rate_mbit", "bytes", "rival", "lanes", "median_s", "first_s", "share_of_rate", "round_trips")
+    columns = ("hosts", "rate_mbit", "bytes", "rival", "lanes", "median_s", "best_s", "first_s")
+    columns += ("share_of_rate", "round_trips", "dropped_packets")
     rows = [columns, *(tuple(str(entry[column]) for column in columns) for entry in lines)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
     print()
@@ -102,6 +114,7 @@ def main() -> None:
     parser.add_argument("--mb", type=int, nargs="*", default=[64, 256], help="sizes in MiB beside 4 KB")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gloo", action="store_true")
+    parser.add_argument("--congestion", default="", help="of the hosts, e.g. cubic; otherwise this machine's default")
     arguments = parser.parse_args()
     if os.geteuid() != 0:
         raise SystemExit("bench/wan.py makes network namespaces, and only root may: run it with sudo")
@@ -109,8 +122,9 @@ def main() -> None:
     lines = []
     for case in arguments.cases:
         hosts, rate_mbit = case.split("x")
+        wan = Wan(int(hosts), arguments.round_trip_ms, float(rate_mbit), congestion=arguments.congestion)
         try:
-            lines += run_case(Wan(int(hosts), arguments.round_trip_ms, float(rate_mbit)), sizes, arguments)
+            lines += run_case(wan, sizes, arguments)
         except RivalFailed as error:
             print(f"{case}: {error}", file=sys.stderr)
     table(lines)

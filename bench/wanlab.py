@@ -47,12 +47,14 @@ ROUTER_NICENESS = -15
 
 @dataclass(frozen=True)
 class Wan:
-    """The network. `queue_ms` is what a host's access link holds back before it drops."""
+    """The network. `queue_ms` is what a host's access link holds back before it drops;
+    `congestion` is the hosts' default congestion control, this machine's when empty."""
 
     hosts: int
     round_trip_ms: float
     rate_mbit: float
     queue_ms: float = 100.0
+    congestion: str = ""
 
 
 class WanLab:
@@ -100,6 +102,9 @@ class WanLab:
         _ip("-n", name, "link", "set", "lo", "up")
         _ip("-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "wan0")
         _ip("-n", name, "link", "set", "wan0", "up", "txqueuelen", "5000")
+        if self.wan.congestion:
+            setting = f"net.ipv4.tcp_congestion_control={self.wan.congestion}"
+            subprocess.run([*self.inside(host), "sysctl", "-qw", setting], check=True)
 
     def _remove(self) -> None:
         for device in self._devices:

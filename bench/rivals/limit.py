@@ -53,11 +53,11 @@ class Limit:
         return {"lanes": self._lanes, "congestion": self._congestion.decode()}
 
     def all_reduce(self, values: np.ndarray) -> None:
-        memory = memoryview(values).cast("B")
+        memory = values.data.cast("B")
         self._turns.put(memory)
         for sock, part in self._parts(self._from_previous, memory):
             while part:
-                part = part[sock.recv_into(part) :]
+                part = part[sock.recv_into(part, 0, socket.MSG_WAITALL) :]
         self._sent.get()
 
     def close(self) -> None:
@@ -73,7 +73,7 @@ class Limit:
     def _parts(self, lanes: list[socket.socket], memory: memoryview) -> list[tuple[socket.socket, memoryview]]:
         """Which part goes over which connection; both ends reckon alike."""
         left = 2 * (self._size - 1) * len(memory) // self._size
-        parts = []
+        parts: list[tuple[socket.socket, memoryview]] = []
         at = 0
         while left:
             part = memory[at : at + min(TURN_BYTES, left)]

@@ -9,6 +9,9 @@ import numpy as np
 from pccl import Attribute, Communicator, ReduceOp
 from rivals.rival import Facts
 
+CONGESTION_NAME_BYTES = 16
+"""The kernel's own limit, TCP_CA_NAME_MAX."""
+
 
 class Ours:
     """A peer. Settings: `master` (its address), `lanes` (0: what the library chooses), `listen`."""
@@ -43,13 +46,12 @@ class Ours:
     def _lanes(self) -> Facts:
         """How many lanes lead to a neighbour, and under which congestion control: asked of the kernel, since what
         was meant and what is need not agree."""
-        kinds: list[str] = []
+        master_port = int(self._master.rpartition(":")[2])
+        kinds: list[bytes] = []
         for name in os.listdir("/proc/self/fd"):
+            # Most descriptors are no connections, and the one of the listing itself is closed already.
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as sock:
-                if sock.type == socket.SOCK_STREAM and sock.family in (socket.AF_INET, socket.AF_INET6):
-                    if sock.getpeername()[1] != int(self._master.rpartition(":")[2]):
-                        kinds.append(
-                            sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0].decode()
-                        )
+                if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getpeername()[1] != master_port:
+                    kinds.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_NAME_BYTES))
         neighbours = min(2, self._size - 1)
-        return {"lanes": len(kinds) // neighbours, "congestion": kinds[0] if kinds else ""}
+        return {"lanes": len(kinds) // neighbours, "congestion": kinds[0].split(b"\0")[0].decode() if kinds else ""}

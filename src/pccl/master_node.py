@@ -12,6 +12,7 @@ from typing import Self, Unpack
 from pccl.config import MasterConfig, MasterLimitSettings, configure_logging
 from pccl.core.master import Master
 from pccl.errors import UsageError
+from pccl.net.bounds import Bounds
 from pccl.net.master_shell import MasterShell
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
@@ -66,7 +67,8 @@ class MasterNode:
 
     async def _open(self, thread: LoopThread) -> None:
         self._core = Master(secrets.token_hex(8), self._config.limits)
-        self._shell = MasterShell(self._core, _tell, lambda error: self._fail(thread))
+        bounds = Bounds(self._config.connection_dead_s)
+        self._shell = MasterShell(self._core, bounds, _tell, lambda error: self._fail(thread))
         self._shell.open(self._config.listen.host, self._config.listen.port)
         self._addresses = self._shell.addresses
 

@@ -1,4 +1,4 @@
-"""What a ring must give: folded chunk by chunk with the functions of `arithmetic.py`, and what plain numpy makes of it."""
+"""What a ring must give: folded chunk by chunk with the functions of `arithmetic.py`; and what numpy makes of it."""
 
 import numpy as np
 

@@ -53,11 +53,12 @@ def dial(host: "PeerHost", effect: Dial) -> None:
     if target is None:
         # A refusing machine says so at once, a packet filter says nothing.
         silent = theatre.random.random() < theatre.plan.black_holes
-        wait_s = effect.timeout_s if silent else theatre.network.delay(distance)
+        near = theatre.random.random() < theatre.plan.refused_at_once
+        wait_s = effect.timeout_s if silent else theatre.network.delay(0.0 if near else distance)
         theatre.scheduler.after(wait_s, host.post, _give_up, end, "timed out" if silent else "connection refused")
         return
     theatre.scheduler.after(effect.timeout_s, host.post, _give_up, end, "timed out")
-    connection.attach(1, lambda data: target.post(_offered, target, connection, data), lambda cause: None)
+    connection.attach(1, lambda data: target.post(offered, target, connection, data), lambda cause: None)
     connection.send(0, encode(hello))
 
 
@@ -70,7 +71,7 @@ def _give_up(end: LaneEnd, cause: str) -> None:
 
 def _answered(end: LaneEnd, data: bytes) -> None:
     answer = decode_between(data)
-    assert isinstance(answer, LaneAnswer)
+    assert isinstance(answer, LaneAnswer), "what is no answer is the business of `wire`"
     if end.host.lanes.get(end.key) is not end:
         return
     if answer.accepted:
@@ -80,9 +81,10 @@ def _answered(end: LaneEnd, data: bytes) -> None:
         _give_up(end, answer.reason)
 
 
-def _offered(host: "PeerHost", connection: Connection, data: bytes) -> None:
+def offered(host: "PeerHost", connection: Connection, data: bytes) -> None:
+    """Somebody dialled this process and said hello."""
     hello = decode_between(data)
-    assert isinstance(hello, LaneHello)
+    assert isinstance(hello, LaneHello), "what is no hello is the business of `wire`"
     end = LaneEnd(host, hello, connection, 1)
     connection.attach(1, lambda data: None, lambda cause: host.post(_ended, end, cause))
     number = host.next_number()

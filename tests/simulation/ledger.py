@@ -117,16 +117,19 @@ class Ledger:
                 known.asking = True
             case Initiate(tag, spec):
                 known.initiated[tag] = spec
-            case Done(_, number):
+            case Done(_, number) if self._takes_part(known, number):
                 self.attempts[number].reports[known.peer] = True
-            case Failed(_, number):
+            case Failed(_, number) if self._takes_part(known, number):
                 self.attempts[number].reports[known.peer] = False
-            case LinkUp(link):
+            case LinkUp(link) if link in known.links:
                 known.up.add(link)
             case LinkDown(link):
                 known.up.discard(link)
             case Leave():
                 self._forget(known.connection)
+
+    def _takes_part(self, known: Known, number: int) -> bool:
+        return number in self.attempts and known.peer in self.attempts[number].participants
 
     # ── out ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 

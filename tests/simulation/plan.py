@@ -63,6 +63,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     nat: float
     black_holes: float
     """Probability that a dial which is not let through gets no answer instead of a refusal."""
+    refused_at_once: float
+    """Probability that a refusal comes from nearby, long before the other end could answer anything."""
+    hostile: int
+    """Peers that keep no rule."""
     rejoin: float
     faults: dict[str, float]
     fault_every_s: float
@@ -89,6 +93,7 @@ def draw(random: Random) -> Plan:
     groups = random.choice((1, 1, 1, 2, 3))
     present = {name: weight for name, weight in FAULTS.items() if random.random() < 0.4}
     quiet = random.random() < 0.1
+    hostile = random.choice((0, 0, 0, 0, 0, 1, 1, 2))
     return Plan(
         peers=random.randint(1, peers_max),
         peers_max=peers_max,
@@ -106,11 +111,14 @@ def draw(random: Random) -> Plan:
         lane_lost_by_abort=random.choice((0.0, 0.3, 1.0)),
         nat=random.choice((0.0, 0.0, 0.2, 0.5)),
         black_holes=random.choice((0.0, 0.5, 1.0)),
+        refused_at_once=random.choice((0.0, 0.5, 1.0)),
+        hostile=hostile,
         rejoin=random.choice((0.0, 0.5, 1.0)),
         faults={} if quiet else {**present, "join": FAULTS["join"]},
         fault_every_s=random.choice((0.3, 1.0, 3.0, 10.0)),
         master_crashes=random.random() < 0.05,
-        safety_s=random.choice((20.0, 60.0, 150.0)),
+        # A hostile candidate must be seen to hold nobody up, which takes longer than the longest honest wait.
+        safety_s=random.choice((60.0, 150.0, 400.0) if hostile else (20.0, 60.0, 150.0)),
         master_limits=_master_limits(random),
         peer_limits=PeerLimits(master_silence_s=random.choice((40.0, 60.0))),
     )
@@ -135,6 +143,8 @@ def by_hand() -> Plan:
         lane_lost_by_abort=0.0,
         nat=0.0,
         black_holes=0.0,
+        refused_at_once=0.0,
+        hostile=0,
         rejoin=0.0,
         faults={},
         fault_every_s=1.0,

@@ -1,5 +1,6 @@
 """Who can dial whom: peers behind NAT, and pairs that are blocked in one or both directions."""
 
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from pccl.types import PeerId
@@ -18,6 +19,8 @@ class Reach:
         self.blocked: set[tuple[PeerId, PeerId]] = set()
         """(from, to)"""
         self._listeners: dict[Address, PeerHost] = {}
+        self._cut_off: set[PeerId] = set()
+        """Peers of pairs of which neither can dial the other."""
         self._troubled: set[PeerId] = set()
 
     def listen(self, host: "PeerHost") -> None:
@@ -43,17 +46,37 @@ class Reach:
     def note_trouble(self, one: PeerId, other: PeerId) -> None:
         """If these two cannot reach each other from either side, a refusal of one of them is just."""
         if not self.can_dial(one, other) and not self.can_dial(other, one):
-            self.trouble(one, other)
+            self._cut_off.update((one, other))
 
     def trouble(self, *peers: PeerId) -> None:
         """Links of these peers were broken on purpose: they may be found unreachable."""
         self._troubled.update(peers)
 
-    def troubles(self, host: "PeerHost") -> bool:
-        """Whether this peer may be refused as unreachable."""
+    def troubled(self, host: "PeerHost") -> bool:
+        """Whether links of this peer were broken on purpose."""
         return host.identity.peer in self._troubled
 
-    def heal(self) -> None:
-        """Everybody can dial everybody."""
-        self.behind_nat.clear()
-        self.blocked.clear()
+    def troubles(self, host: "PeerHost") -> bool:
+        """Whether this peer may be refused as unreachable."""
+        return host.identity.peer in self._cut_off or self.troubled(host)
+
+    def ring_is_sure(self, staying: Collection[PeerId], others: Collection[PeerId]) -> bool:
+        """Whether those who stay have a ring of pairs that can dial, together with any of the others.
+
+        By Dirac's theorem they have if nobody is cut off from more than half of a ring, itself included. That is more
+        than a ring needs, so a search need not be clever to find one.
+        """
+        everybody = {*staying, *others}
+        cut_off = max((self._strangers(peer, everybody) for peer in everybody), default=0)
+        return cut_off == 0 or 2 * (1 + cut_off) <= len(staying)
+
+    def _strangers(self, peer: PeerId, others: Iterable[PeerId]) -> int:
+        """How many others this peer can neither dial nor be dialled by."""
+        return sum(
+            not self.can_dial(peer, other) and not self.can_dial(other, peer) for other in others if other != peer
+        )
+
+    def lift(self, peers: Collection[PeerId]) -> None:
+        """From now on everybody can dial these peers, and they can dial everybody."""
+        self.behind_nat.difference_update(peers)
+        self.blocked = {pair for pair in self.blocked if pair[0] not in peers and pair[1] not in peers}

@@ -80,12 +80,21 @@ class Admission:
     def rewire(self, group: int, now: float) -> None:
         """State anew which links the group needs, after its members or its trial have changed."""
         ring = self._roster.ring(group)
-        tried = tuple(peer for peer, member in (self.trial or {}).items() if member.group == group)
+        tried = self._tried(group)
         self._rings.pop(group, None)
         if tried:
             order = ring + tried
             self._rings[group] = arrange(order, self._wiring.avoided) or order
         self._wiring.want(group, need=pairs(self._rings.get(group, ring)), keep=pairs(ring), now=now)
+
+    def _tried(self, group: int) -> tuple[PeerId, ...]:
+        return tuple(peer for peer, member in (self.trial or {}).items() if member.group == group)
+
+    def close_ring(self, group: int) -> None:
+        """Somebody has just gone: keep pairs that cannot reach each other apart in what is left of the ring."""
+        ring = self._roster.ring(group)
+        if ring:
+            self._roster.rings[group] = arrange(ring, self._wiring.avoided) or ring
 
     def push(self) -> None:
         """Tell every accepted peer of the new epoch."""
@@ -142,45 +151,52 @@ class Admission:
             if not self._both_there(link, now):
                 continue
             tried = [self.trial[peer] for peer in link.ends if peer in self.trial] if self.trial else []
-            verdict = self._judge_trial(link, tried) if tried else self._judge_pair(link, now)
+            verdict = self._judge_trial(link, tried, now) if tried else self._judge_pair(link, now)
             if verdict:
                 return verdict
         return False
 
-    def _judge_trial(self, link: Link, tried: list[Member]) -> Expulsion | bool:
-        """A candidate gives way to an accepted peer; of two candidates, the one that fewer others could reach, which
-        is known only when the other links of their group have stood or failed."""
+    def _judge_trial(self, link: Link, tried: list[Member], now: float) -> Expulsion | bool:
+        """A candidate that one member cannot reach may do well elsewhere in the ring; one that fails again is refused.
+        Of two candidates, the one that fewer others could reach gives way, which is known only when the other links of
+        their group have stood or failed."""
         if len(tried) == 2 and any(other.failures < 2 for other in self._wiring.missing(link.group)):
             return False
         loser = min(tried, key=lambda member: (self._wiring.standing(member.peer), -member.seniority))
+        if not any(loser.peer in ends for ends in self._wiring.avoided) and self._go_around(link, now):
+            return True
         return Expulsion(loser, f"not admitted: {_unreachable(link)}")
 
     def _both_there(self, link: Link, now: float) -> bool:
-        """Both ends have answered since the link failed, not long ago. A silent end may be the one that cannot be
-        reached: its silence is judged first, and nobody is blamed in its place."""
-        ends = [self._roster.member(peer) for peer in link.ends]
+        """Both ends have answered since the link failed, not long ago, and were there while it was tried. A silent end
+        may be the one that cannot be reached: its silence is judged first, and nobody is blamed in its place."""
+        ends = [end for peer in link.ends if (end := self._roster.member(peer)) is not None]
         recent = now - link.failed_at <= self._limits.link_timeout_s
-        return recent and all(end is not None and end.answered_at > link.failed_at for end in ends)
+        return recent and all(end.answered_at > link.failed_at and end.slow_at < link.tried_since for end in ends)
 
     def _judge_pair(self, link: Link, now: float) -> Expulsion | bool:
         """Build a ring around the pair; where there is none, be patient for as long as with a silent peer."""
-        ring = self._roster.ring(link.group)
-        order = self._rings.get(link.group, ring)
-        if link.ends not in self._wiring.avoided and arrange(order, {**self._wiring.avoided, link.ends: now}):
-            self._wiring.avoid(link.ends, now)
-            self._go_around(link, ring, now)
+        if self._go_around(link, now):
             return True
         if now - link.wanted_at > self._limits.silence_s:
             return Expulsion(self._roster.younger(link.ends), _unreachable(link))
         return False
 
-    def _go_around(self, link: Link, ring: tuple[PeerId, ...], now: float) -> None:
-        around = arrange(ring, self._wiring.avoided)
-        if around is not None and around != ring:
+    def _go_around(self, link: Link, now: float) -> bool:
+        """Rearrange ring and trial so that this pair are no neighbours. False if that cannot be done."""
+        ring = self._roster.ring(link.group)
+        avoided = {**self._wiring.avoided, link.ends: now}
+        around = arrange(ring, avoided)
+        tried = self._tried(link.group)
+        if around is None or (tried and arrange(around + tried, avoided) is None):
+            return False
+        self._wiring.avoid(link.ends, now)
+        if around != ring:
             self._roster.reorder(link.group, around)
             self.push()
             self._outbox.note(f"epoch {self._roster.epoch}: the ring goes around a pair; {_unreachable(link)}")
         self.rewire(link.group, now)
+        return True
 
     # ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -241,6 +241,8 @@ class Collectives:
     def _end(self, life: Life, now: float) -> None:
         life.become(LifeStage.ENDED, now)
         del self._lives[life.group][life.tag]
+        if not self._lives[life.group]:
+            del self._lives[life.group]
         for peer in life.ballot.votes:
             if peer in self._in_flight:
                 self._in_flight[peer] -= 1

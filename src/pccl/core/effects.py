@@ -123,6 +123,13 @@ class Call(Struct, frozen=True):
     request: Request
 
 
+class Abandon(Struct, frozen=True):
+    """The thread that made this call was interrupted and waits no more. Its vote stands, since others may have been
+    told of it already; the next call of the same kind takes it over. A collective goes on to its outcome."""
+
+    call: int
+
+
 class LaneOffered(Struct, frozen=True):
     """Somebody dialled our port and sent this hello; the connection waits for `AcceptLane` or `RefuseLane`."""
 
@@ -165,7 +172,17 @@ class RunEnded(Struct, frozen=True):
 
 
 PeerEvent = (
-    MasterUp | FromMaster | MasterClosed | Call | LaneOffered | LaneDialled | DialFailed | LaneClosed | RunEnded | Tick
+    MasterUp
+    | FromMaster
+    | MasterClosed
+    | Call
+    | Abandon
+    | LaneOffered
+    | LaneDialled
+    | DialFailed
+    | LaneClosed
+    | RunEnded
+    | Tick
 )
 
 # ── peer: effects ────────────────────────────────────────────────────────────────────────────────────────────────────

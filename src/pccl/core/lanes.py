@@ -55,7 +55,7 @@ class Lanes:
 
     # ── what the master wants ────────────────────────────────────────────────────────────────────────────────────────
 
-    def wire(self, specs: tuple[LinkSpec, ...], now: float) -> None:
+    def wire(self, specs: tuple[LinkSpec, ...]) -> None:
         """Make what is missing, close what is not listed."""
         wanted = [spec.number for spec in specs]
         for number in [number for number in self._ends if number not in wanted]:
@@ -68,7 +68,7 @@ class Lanes:
         self._newest = max([self._newest, *wanted])
         early, self._early = self._early, {}
         for offer, each in early.items():
-            self.offered(offer, each.hello, now)
+            self._consider(offer, each)
 
     def _dial(self, spec: LinkSpec) -> None:
         for lane in range(spec.lanes):
@@ -93,24 +93,35 @@ class Lanes:
 
     def offered(self, offer: int, hello: LaneHello, now: float) -> None:
         """Somebody dialled us: accept what we expect, keep what may be early, refuse the rest."""
+        self._consider(offer, EarlyOffer(hello, now + self._limits.early_offer_s))
+
+    def _consider(self, offer: int, early: EarlyOffer) -> None:
+        hello = early.hello
         end = self._ends.get(hello.link)
-        if end is None and hello.link > self._newest and len(self._early) < self._limits.early_offers_max:
-            self._early[offer] = EarlyOffer(hello, now + self._limits.early_offer_s)
-            return
         reason = self._objection(hello, end)
-        if reason or end is None:
+        if end is None and not reason:
+            self._keep(offer, early)
+        elif end is None or reason:
             self._effects.append(RefuseLane(offer, reason))
-            return
-        self._effects.append(AcceptLane(offer, hello.link, hello.lane))
-        self._stand(end, hello.lane)
+        else:
+            self._effects.append(AcceptLane(offer, hello.link, hello.lane))
+            self._stand(end, hello.lane)
+
+    def _keep(self, offer: int, early: EarlyOffer) -> None:
+        if len(self._early) >= self._limits.early_offers_max:
+            oldest = next(iter(self._early))
+            del self._early[oldest]
+            self._effects.append(RefuseLane(oldest, f"too many lanes are offered to {short(self._me)} too early"))
+        self._early[offer] = early
 
     def _objection(self, hello: LaneHello, end: LinkEnd | None) -> str:
+        """Why this lane is not wanted; empty if it is, or if we may not have been told of its link yet."""
         if hello.receiver != self._me:
             return f"this is {short(self._me)}, not {short(PeerId(hello.receiver))}"
-        if hello.run != self.run:
+        if self.run and hello.run != self.run:
             return f"{short(self._me)} takes part in another run"
         if end is None:
-            return f"{short(self._me)} knows no link {hello.link} (any more)"
+            return "" if hello.link > self._newest else f"{short(self._me)} knows no link {hello.link} any more"
         if end.spec.dial or end.spec.peer != hello.sender or hello.lane >= end.spec.lanes or hello.lane in end.standing:
             return f"link {hello.link} has no room for lane {hello.lane} of {short(PeerId(hello.sender))}"
         return ""

@@ -8,7 +8,6 @@ know what is waited for.
 from collections.abc import Iterable
 
 from pccl.core.limits import MasterLimits
-from pccl.core.messages import Ping
 from pccl.core.outbox import Outbox
 from pccl.core.roster import Member, Roster
 from pccl.types import PeerId
@@ -40,7 +39,7 @@ class Liveness:
         silent = [each for each in members if self._silence(each, now) > self.limit(each)]
         due = [each.peer for each in members if now - self._pinged_at[each.peer] >= self.limit(each) / PINGS_PER_LIMIT]
         self._pinged_at.update(dict.fromkeys(due, now))
-        self._outbox.send(due, Ping())
+        self._outbox.ping(due, now)
         return silent
 
     def excuse(self, now: float) -> None:

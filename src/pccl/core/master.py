@@ -134,7 +134,7 @@ class Master:
             case Ping():
                 self.outbox.send((member.peer,), Pong())
             case Pong():
-                member.answered_at = now
+                member.answer(now, self.limits.link_timeout_s / 2)
             case LinkUp(link=link):
                 self.wiring.report_up(member.peer, link, now)
                 self.collectives.touched[member.group] = None
@@ -155,8 +155,8 @@ class Master:
         voted = member.peer in self.admission.ballot.votes
         match message:
             case VoteTopology():
-                if voted or self.collectives.in_flight(member.peer):
-                    raise Violation("voted for a topology twice, or while collectives of its own run")
+                if voted or self.collectives.in_flight(member.peer) or member.peer in self.pending.votes:
+                    raise Violation("voted for a topology twice, or while other calls of its own are open")
                 self.admission.ballot.cast(member.peer, None, now)
             case AskPending():
                 if voted or member.peer in self.pending.votes:
@@ -194,6 +194,7 @@ class Master:
         kind = "candidate" if not accepted else f"epoch {self.roster.epoch}:"
         self.outbox.note(f"{kind} {short(member.peer)} is gone: {how}; {len(self.roster.accepted)} peers")
         if accepted:
+            self.admission.close_ring(member.group)
             self.admission.push()
             self.collectives.lose(member, how, now)
         self.admission.rewire(member.group, now)
@@ -224,7 +225,9 @@ class Master:
         topology = self.admission.ballot
         if not topology.votes or self.admission.trial is not None:
             return
-        lives = self.collectives.voting()
+        # Only a collective of a group that has voters in the topology ballot can miss one of them.
+        groups = dict.fromkeys(self.roster.accepted[voter].group for voter in topology.votes)
+        lives = [life for life in self.collectives.voting() if life.group in groups]
         if not lives and not self.pending.votes:
             return
         ballots: list[Ballot[None] | Ballot[CollectiveSpec]] = [
@@ -232,9 +235,7 @@ class Master:
             self.pending,
             *(life.ballot for life in lives),
         ]
-        calls = [
-            OpenCall(ballot.question, ballot is topology, tuple(ballot.votes), ballot.missing()) for ballot in ballots
-        ]
+        calls = [OpenCall(ballot.question, ballot is topology, ballot.votes, ballot.missing()) for ballot in ballots]
         wrong = contradicting(calls)
         reason = clip(describe(wrong))
         refused = [ballot for ballot, call in zip(ballots, calls, strict=True) if call in wrong]

@@ -24,8 +24,8 @@ SEGMENT_BYTES_MAX = 16 * 1024 * 1024
 """The data plane accepts no longer segment, whoever announces it."""
 SegmentBytes = Annotated[int, Meta(ge=8, le=SEGMENT_BYTES_MAX)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
-Host = Annotated[str, Meta(max_length=255)]
-"""255 is the longest name DNS allows."""
+Host = Annotated[str, Meta(max_length=255, pattern=r"\A[0-9A-Za-z._:%-]*\Z")]
+"""A name, an IPv4 or an IPv6 address; 255 is the longest name DNS allows."""
 
 
 class CollectiveSpec(Struct, frozen=True):
@@ -34,7 +34,7 @@ class CollectiveSpec(Struct, frozen=True):
     count: Number
     dtype: DataType
     op: ReduceOp
-    codec: Annotated[str, Meta(max_length=64)] = "none"
+    codec: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_.-]*\Z")] = "none"
 
     def __str__(self) -> str:
         return f"{self.count} x {self.dtype.name} {self.op.name} codec={self.codec}"

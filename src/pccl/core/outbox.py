@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from pccl.core.effects import Close, MasterEffect, Note, Send
-from pccl.core.messages import ToPeer
+from pccl.core.messages import Ping, ToPeer
 from pccl.core.roster import Roster
 from pccl.types import PeerId
 
@@ -11,9 +11,15 @@ TEXT_MAX = 4096
 """The longest text a message may carry (`messages.Text`); longer ones are cut: the sentence still helps."""
 
 
+PINGS_MAX = 16
+"""Unanswered pings to one peer: it is not there, and more of them would only fill its connection."""
+
+
 def clip(text: str) -> str:
-    """A text that any message can carry: short enough, and free of what UTF-8 cannot encode."""
-    text = text.encode("utf-8", "replace").decode("utf-8")
+    """A text that any message can carry and any terminal can show: short, encodable, printable."""
+    text = "".join(
+        letter if letter.isprintable() else "?" for letter in text.encode("utf-8", "replace").decode("utf-8")
+    )
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
 
@@ -31,6 +37,15 @@ class Outbox:
         if connections:
             self._effects.append(Send(connections, message))
 
+    def ping(self, peers: Iterable[PeerId], now: float) -> None:
+        """Ask these peers for a sign of life, and remember when."""
+        asked = [peer for peer in peers if (member := self._roster.member(peer)) and len(member.pings) < PINGS_MAX]
+        for peer in asked:
+            member = self._roster.member(peer)
+            assert member is not None, "just looked up"
+            member.pings.append(now)
+        self.send(asked, Ping())
+
     def send_connection(self, connection: int, message: ToPeer) -> None:
         """One message to a connection that belongs to no member."""
         self._effects.append(Send((connection,), message))
@@ -41,7 +56,7 @@ class Outbox:
 
     def note(self, reason: str) -> None:
         """Tell the operator."""
-        self._effects.append(Note(reason))
+        self._effects.append(Note(clip(reason)))
 
     def take(self) -> list[MasterEffect]:
         """Everything gathered so far; the outbox is empty afterwards."""

@@ -9,6 +9,7 @@ from enum import Enum
 from msgspec import Struct
 
 from pccl.core.effects import (
+    Abandon,
     Answer,
     ArePeersPending,
     Call,
@@ -123,8 +124,9 @@ class Peer:
         self._effects: list[PeerEffect] = []
         self._lanes = Lanes(identity.peer, limits, self._effects)
         self._runs = Runs(identity.peer, self._lanes, self._effects)
-        self._calls: dict[str, int] = {}
-        """Open calls of which there can be one at a time: connect, update_topology, are_peers_pending, close."""
+        self._calls: dict[str, int | None] = {}
+        """Open calls of which there can be one at a time: connect, update_topology, are_peers_pending, close. None for
+        one that was abandoned: the master still owes its answer."""
         self._loss: Failure | None = None
         """Why we are out, once we are."""
         self._heard_at = 0.0
@@ -147,6 +149,8 @@ class Peer:
                 self._receive(message, now)
             case Call():
                 self._call(event)
+            case Abandon(call=call):
+                self._abandon(call)
             case RunEnded():
                 self._runs.ended(event, self._loss)
                 self._finish_goodbye()
@@ -238,6 +242,8 @@ class Peer:
                     FailureKind.UNFINISHED_COLLECTIVES,
                     f"update_topology needs every collective to be waited for first; unfinished tags: {tags}",
                 )
+            case UpdateTopology() if "are_peers_pending" in self._calls:
+                self._fail(call, FailureKind.USAGE, "update_topology was called while are_peers_pending waits")
             case UpdateTopology():
                 self._open(call, "update_topology", VoteTopology())
             case ArePeersPending() if "update_topology" in self._calls:
@@ -248,12 +254,19 @@ class Peer:
                 self._initiate(call, request)
 
     def _open(self, call: int, name: str, message: ToMaster | None) -> None:
-        if name in self._calls:
+        if self._calls.get(name) is not None:
             self._fail(call, FailureKind.USAGE, f"{name} is already waiting in another thread; wait for it first")
             return
+        taken_over = name in self._calls
         self._calls[name] = call
-        if message is not None:
+        if message is not None and not taken_over:
             self._send(message)
+
+    def _abandon(self, call: int) -> None:
+        """Nobody waits for this call any more, but what was said to the master stays said."""
+        for name in [name for name, open_call in self._calls.items() if open_call == call]:
+            self._calls[name] = None
+            self._fail(call, FailureKind.USAGE, f"{name} was interrupted; its vote stands")
 
     def _initiate(self, call: int, request: Collective) -> None:
         tag = request.tag
@@ -282,8 +295,10 @@ class Peer:
         self._finish_goodbye()
 
     def _finish_goodbye(self) -> None:
-        if self._loss is not None and not self._runs.tags and "close" in self._calls:
-            self._resolve(self._calls.pop("close"), None)
+        call = self._calls.get("close")
+        if self._loss is not None and not self._runs.tags and call is not None:
+            del self._calls["close"]
+            self._resolve(call, None)
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -305,7 +320,7 @@ class Peer:
                 self._become(PeerStage.CANDIDATE)
                 self._lanes.run = run
             case Wire(links=links):
-                self._lanes.wire(links, now)
+                self._lanes.wire(links)
             case Topology():
                 self._adopt(message)
             case Waiting(reason=reason):
@@ -325,9 +340,11 @@ class Peer:
                 self._answer("are_peers_pending", message)
 
     def _answer(self, name: str, message: TopologyUpdated | RefusedTopology | PendingAnswer | RefusedPending) -> None:
-        call = self._calls.pop(name, None)
-        if call is None:
+        if name not in self._calls:
             raise Violation(f"{type(message).__name__} answers no call of ours")
+        call = self._calls.pop(name)
+        if call is None:
+            return
         match message:
             case TopologyUpdated():
                 self._resolve(call, None)
@@ -365,7 +382,9 @@ class Peer:
         self._become(PeerStage.GONE)
         self._loss = Failure(kind, reason)
         for name in [name for name in self._calls if name != "close"]:
-            self._resolve(self._calls.pop(name), self._loss)
+            call = self._calls.pop(name)
+            if call is not None:
+                self._resolve(call, self._loss)
         self._runs.lose(self._loss)
         self._lanes.close_all()
 

@@ -3,6 +3,7 @@
 Owns membership and nothing else: it does not know how peers come to be accepted or why they go.
 """
 
+from collections import deque
 from collections.abc import Iterable
 
 from pccl.core.messages import Topology
@@ -26,8 +27,18 @@ class Member:
         self.joined_at = 0.0
         self.heard_at = 0.0
         """When its last message came, pings aside: they prove that it speaks, not that it hears."""
+        self.pings: deque[float] = deque()
+        """When we sent the pings that it has not answered."""
         self.answered_at = 0.0
         """When it last answered a ping of ours: it was there, and heard us."""
+        self.slow_at = 0.0
+        """When it last turned out not to have been there for a while: an answer came late."""
+
+    def answer(self, now: float, prompt_s: float) -> None:
+        """It answered a ping; answers come in the order of the pings."""
+        self.answered_at = now
+        if self.pings and now - self.pings.popleft() > prompt_s:
+            self.slow_at = now
 
 
 class Roster:

@@ -111,6 +111,8 @@ class Runs:
                     self._effects.append(AbortRun(run.tag, attempt))
             case Outcome():
                 self._learn_outcome(run, message, len(ring))
+            case RefusedCollective() if run.stage is not RunStage.VOTING:
+                raise Violation(f"tag {run.tag} was refused after it had started")
             case RefusedCollective(too_few=too_few, reason=reason):
                 kind = FailureKind.TOO_FEW_PEERS if too_few else FailureKind.MISMATCH
                 self._end(run, Failure(kind, reason, run.tag))

@@ -70,10 +70,10 @@ class Waits:
         """Tell the long waits whose words have changed."""
         waits = [wait for wait in self.all() if now - wait.since >= self._master.limits.explain_after_s]
         sentences = tuple(wait.sentence for wait in waits)
-        if sentences != self._noted:
-            self._noted = sentences
-            for sentence in sentences:
+        for sentence in sentences:
+            if sentence not in self._noted:
                 self._master.outbox.note(sentence)
+        self._noted = sentences
         self._tell_waiting(waits)
 
     def _tell_waiting(self, waits: list[Wait]) -> None:

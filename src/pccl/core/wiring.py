@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from pccl.core.limits import MasterLimits
-from pccl.core.messages import LinkSpec, Ping, Wire
+from pccl.core.messages import LinkSpec, Wire
 from pccl.core.outbox import Outbox, clip
 from pccl.core.ring import Pair
 from pccl.core.roster import Member, Roster
@@ -34,7 +34,7 @@ LINK_STAGES: dict[LinkStage, tuple[str, tuple[LinkStage, ...]]] = {
     ),
     LinkStage.STANDING: ("both ends reported up", (LinkStage.DIALLING, LinkStage.RESTING)),
     LinkStage.RESTING: (
-        "failed from both ends, or while an end was silent; dialled again after `redial_s`",
+        "failed from both ends; without a number, dialled again after `redial_s`",
         (LinkStage.DIALLING,),
     ),
 }
@@ -44,8 +44,9 @@ LINK_STAGES: dict[LinkStage, tuple[str, tuple[LinkStage, ...]]] = {
 class Link:
     """One link: who dials it, who says that it is up, and its record of failures since it last stood."""
 
-    def __init__(self, number: int, group: int, ends: Pair, now: float) -> None:
-        self.number = number
+    def __init__(self, group: int, ends: Pair, now: float) -> None:
+        self.number = 0
+        """Given when it is dialled, told to both ends at once, never reused; 0 while it rests."""
         self.group = group
         self.ends = ends
         self.dialler: PeerId = ends[0]
@@ -58,6 +59,8 @@ class Link:
         self.changed_at = now
         self.deadline: float | None = None
         """End of dialling or of resting."""
+        self.tried_since = now
+        """When the first of its last two tries began."""
         self.failed_at = 0.0
         """When it had last failed from both ends."""
 
@@ -70,10 +73,6 @@ class Link:
     def target(self) -> PeerId:
         """The end that is dialled."""
         return self.ends[1] if self.dialler == self.ends[0] else self.ends[0]
-
-    def flip(self) -> None:
-        """Let the other end dial."""
-        self.dialler = self.target
 
     def explain(self) -> str:
         """What is known about it, for a sentence."""
@@ -114,6 +113,10 @@ class Wiring:
         wanted = frozenset(need + keep)
         for link in [link for link in self._links.values() if link.group == group and link.ends not in wanted]:
             self._discard(link)
+        if not wanted:
+            self._needed.pop(group, None)
+            self._missing.pop(group, None)
+            return
         for ends in need:
             if ends not in self._links:
                 self._create(group, ends, now)
@@ -121,13 +124,11 @@ class Wiring:
         self._missing[group] = dict.fromkeys(ends for ends in need if self._links[ends].stage is not LinkStage.STANDING)
 
     def _create(self, group: int, ends: Pair, now: float) -> None:
-        link = Link(self._next_number(), group, ends, now)
+        link = self._links[ends] = Link(group, ends, now)
         link.dialler = self._first_dialler(ends)
-        self._dial(link, now)
-        self._links[ends] = self._numbered[link.number] = self._timed[ends] = link
         for peer in ends:
             self._ends.setdefault(peer, {})[ends] = link
-        self._stale.update(dict.fromkeys(ends))
+        self._dial(link, now)
 
     def _first_dialler(self, ends: Pair) -> PeerId:
         """A peer behind NAT dials; otherwise the younger does, since the older has been reached by others before."""
@@ -137,7 +138,8 @@ class Wiring:
         return self._roster.younger(ends).peer
 
     def _discard(self, link: Link) -> None:
-        del self._links[link.ends], self._numbered[link.number]
+        del self._links[link.ends]
+        self._numbered.pop(link.number, None)
         self._timed.pop(link.ends, None)
         self._failing.pop(link.ends, None)
         for peer in link.ends:
@@ -148,7 +150,7 @@ class Wiring:
         """A peer is gone: so are its links, and what was held against its pairs."""
         for link in list(self._ends.get(peer, {}).values()):
             self._discard(link)
-            self._missing[link.group].pop(link.ends, None)
+            self._missing.get(link.group, {}).pop(link.ends, None)
         self._ends.pop(peer, None)
         self.avoided = {ends: until for ends, until in self.avoided.items() if peer not in ends}
         self._sent.pop(peer, None)
@@ -166,7 +168,7 @@ class Wiring:
             link.become(LinkStage.STANDING, now, None)
             del self._timed[link.ends]
             self._failing.pop(link.ends, None)
-            self._missing[link.group].pop(link.ends, None)
+            self._missing.get(link.group, {}).pop(link.ends, None)
             self._remember_direction(link)
 
     def _remember_direction(self, link: Link) -> None:
@@ -178,61 +180,54 @@ class Wiring:
         """One end says that the link failed: it is renumbered and dialled anew. None if the report is late."""
         link = self._numbered.get(number)
         if link is None or peer not in link.ends:
-            return None
+            return None  # An old number, or one that this peer was never told of.
         self._fail(link, cause, now)
         return link
 
     def _fail(self, link: Link, cause: str, now: float) -> None:
-        stood = link.stage is LinkStage.STANDING
-        both_there = self._answered_since(link.ends, link.changed_at)
-        self._renumber(link)
-        if stood:
+        if link.stage is LinkStage.STANDING and not any(peer in self._roster.candidates for peer in link.ends):
             # The two can reach each other: whatever broke the link is no mark against them.
             link.failures, link.causes, link.wanted_at = 0, {}, now
-            self._timed[link.ends] = link
             self._dial(link, now)
             return
+        # A candidate's link has nothing else to do than to stand until the trial is over: one that breaks has failed.
         link.causes[link.dialler] = clip(cause)
-        if both_there:
-            link.failures += 1
-            link.flip()
-        if both_there and link.failures % 2 == 1:
+        link.failures += 1
+        link.dialler = link.target
+        if link.failures % 2 == 1:
             self._dial(link, now)
         else:
             self._rest(link, now)
 
     def _dial(self, link: Link, now: float) -> None:
-        """Let it be dialled. Both ends are asked for a sign of life: a failure counts against a pair only if both were
-        there while it was tried, since a frozen peer fails every link it has."""
-        link.become(LinkStage.DIALLING, now, now + self._limits.link_timeout_s)
-        self._outbox.send(link.ends, Ping())
+        """Let it be dialled, under a number that is told in the very next `Wire`: peers rely on numbers they do not
+        know yet being the highest. Both ends are asked for a sign of life, for a frozen one fails all its links."""
+        self._retire_number(link)
+        self._last_number += 1
+        link.number, link.up = self._last_number, []
+        self._numbered[link.number] = link
+        if link.failures % 2 == 0:
+            link.tried_since = now
+        self._become(link, LinkStage.DIALLING, now, self._limits.link_timeout_s)
 
     def _rest(self, link: Link, now: float) -> None:
-        """It failed from both ends, or somebody was not there: try again in a while. Before anybody is blamed, both
-        must show that they are still there."""
-        link.become(LinkStage.RESTING, now, now + self._limits.redial_s)
-        if link.failures >= 2:
-            self._failing[link.ends] = link
-            link.failed_at = now
-            self._outbox.send(link.ends, Ping())
+        """It failed from both ends: try again in a while. Before anybody is blamed, both must show they are there."""
+        self._retire_number(link)
+        link.number, link.up = 0, []
+        link.failed_at = now
+        self._failing[link.ends] = link
+        self._become(link, LinkStage.RESTING, now, self._limits.redial_s)
 
-    def _answered_since(self, ends: Pair, when: float) -> bool:
-        members = [self._roster.member(peer) for peer in ends]
-        return all(member is not None and member.answered_at > when for member in members)
-
-    def _renumber(self, link: Link) -> None:
-        """A new number, told in the very next `Wire`: peers rely on numbers they do not know yet being the highest."""
-        del self._numbered[link.number]
-        link.number = self._next_number()
-        link.up = []
-        self._numbered[link.number] = link
-        self._stale.update(dict.fromkeys(link.ends))
-        if link.ends in self._needed[link.group]:
+    def _retire_number(self, link: Link) -> None:
+        self._numbered.pop(link.number, None)
+        if link.ends in self._needed.get(link.group, ()):
             self._missing[link.group][link.ends] = None
 
-    def _next_number(self) -> int:
-        self._last_number += 1
-        return self._last_number
+    def _become(self, link: Link, stage: LinkStage, now: float, for_s: float) -> None:
+        link.become(stage, now, now + for_s)
+        self._timed[link.ends] = link
+        self._stale.update(dict.fromkeys(link.ends))
+        self._outbox.ping(link.ends, now)
 
     # ── what stands, what fails ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -244,6 +239,10 @@ class Wiring:
         """The links that the group waits for."""
         return [self._links[ends] for ends in self._missing.get(group, ())]
 
+    def needs(self, link: Link) -> bool:
+        """Its group cannot do without it."""
+        return link.ends in self._needed.get(link.group, ())
+
     @property
     def complete(self) -> bool:
         """Every link that any group needs stands."""
@@ -251,7 +250,7 @@ class Wiring:
 
     def failing(self) -> list[Link]:
         """The needed links that failed from both ends."""
-        return [link for link in self._failing.values() if link.ends in self._missing[link.group]]
+        return [link for link in self._failing.values() if link.ends in self._missing.get(link.group, ())]
 
     def all_missing(self) -> Iterator[Link]:
         """The links that any group waits for."""
@@ -272,7 +271,6 @@ class Wiring:
         late = []
         for link in [link for link in self._timed.values() if link.deadline is not None and link.deadline <= now]:
             if link.stage is LinkStage.RESTING:
-                self._renumber(link)
                 self._dial(link, now)
             else:
                 absent = " and ".join(short(peer) for peer in link.ends if peer not in link.up)

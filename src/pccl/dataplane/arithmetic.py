@@ -88,9 +88,9 @@ def combine(a: Array, b: Array, dtype: DataType, op: ReduceOp) -> Array:
 
 def divide(values: Array, dtype: DataType, peers: int) -> Array:
     """The end of AVG: floats are divided in the type they are computed in, integers truncated towards zero."""
-    wide = widen(values, dtype)
-    if wide.dtype.kind == "f":
-        with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"):
+        wide = widen(values, dtype)
+        if wide.dtype.kind == "f":
             return narrow(wide / wide.dtype.type(peers), dtype)
     if wide.dtype.kind == "u":
         return (wide.astype(np.uint64) // np.uint64(peers)).astype(wide.dtype)
@@ -103,14 +103,17 @@ def divide(values: Array, dtype: DataType, peers: int) -> Array:
 # ── the check ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _STEP = 0x9E3779B97F4A7C15
+_PLAIN = 0xC2B2AE3D27D4EB4F
 _FINISH = 0xD6E8FEB86659FD93
 _LOW_64 = (1 << 64) - 1
 
 
 def check(data: Bytes) -> int:
-    """64 bits that tell damaged bytes from whole ones: a sum over words of eight bytes, each mixed with its place.
+    """64 bits that tell damaged bytes from whole ones, of two sums over words of eight bytes.
 
-    The last word is filled up with zeros; the length is mixed in, so that those are not taken for data.
+    In one each word is mixed with its place, so that moved words are noticed; the other is of the plain words, which no
+    single flipped bit leaves as it was. The last word is filled up with zeros; the length is mixed in, so that those
+    are not taken for data.
     """
     padded = np.zeros(-(-len(data) // 8) * 8, np.uint8)
     padded[: len(data)] = data
@@ -120,6 +123,7 @@ def check(data: Bytes) -> int:
     mixed = words ^ keys
     products = (mixed & np.uint64(0xFFFFFFFF)) * (mixed >> half)
     shares = products + ((words << half) | (words >> half))
-    total = int(shares.sum(dtype=np.uint64)) ^ (len(data) * _STEP & _LOW_64)
+    total = int(shares.sum(dtype=np.uint64)) + int(words.sum(dtype=np.uint64)) * _PLAIN
+    total = (total ^ len(data) * _STEP) & _LOW_64
     total = (total ^ (total >> 32)) * _FINISH & _LOW_64
     return total ^ (total >> 32)

@@ -17,7 +17,7 @@ from pccl.core.effects import StartRun
 from pccl.core.messages import SEGMENT_BYTES_MAX
 from pccl.dataplane.arithmetic import STORED, Array, Bytes, check, combine, divide
 from pccl.dataplane.buffers import Buffers, Tensor
-from pccl.dataplane.segments import HEADER_BYTES, Cut, Header, Place, placed
+from pccl.dataplane.segments import HEADER_BYTES, Cut, Header, Place, seal
 from pccl.types import ReduceOp
 
 SLICE_MS = 50
@@ -176,8 +176,8 @@ class Ring:
     def _announced(self, hop: int, index: int, payload: Bytes) -> bytes:
         """A segment as it goes over a lane."""
         run = self._run
-        mixed = placed(check(payload), run.attempt, hop, index)
-        return Header(run.tag, run.attempt, hop, index, len(payload), 0, mixed).pack() + payload.tobytes()
+        header = Header(run.tag, run.attempt, hop, index, len(payload), 0, check(payload)).sealed()
+        return header.pack() + payload.tobytes()
 
     # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,6 +201,8 @@ class Ring:
     def _examine(self, header: Header) -> None:
         """Refuse what cannot be: nothing sensible can follow it."""
         run, cut, segment = self._run, self._cut, (header.hop, header.index)
+        if header.seal != seal(header):
+            raise Failed("a header from the previous peer arrived damaged")
         if not 0 < header.length <= SEGMENT_BYTES_MAX or header.attempt > run.attempt:
             raise Failed("a segment from the previous peer makes no sense")
         if header.attempt < run.attempt:
@@ -213,7 +215,7 @@ class Ring:
 
     def _take(self, header: Header, payload: Bytes) -> None:
         """A whole segment is there: check it, reduce it, pass it on."""
-        if placed(check(payload), header.attempt, header.hop, header.index) != header.check:
+        if check(payload) != header.check:
             raise Failed("a segment from the previous peer arrived damaged")
         place = self._cut.place(self._cut.chunk_received(header.hop), header.index)
         if header.hop <= self._cut.finishing_hop:

@@ -12,11 +12,10 @@ import struct
 from dataclasses import dataclass
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 _LAYOUT = struct.Struct("<QQIIIIQ")
 HEADER_BYTES = _LAYOUT.size
-_STEP = 0x9E3779B97F4A7C15
-_LOW_64 = (1 << 64) - 1
 
 
 class Header(Struct, frozen=True):
@@ -29,21 +28,36 @@ class Header(Struct, frozen=True):
     """Of the segment in its chunk."""
     length: int
     """Bytes that follow."""
-    reserved: int
+    seal: int
+    """Of all the other fields, so that a damaged header is noticed before it is believed."""
     check: int
-    """Of the bytes that follow, mixed with their place: see `placed`."""
+    """Of the bytes that follow."""
+
+    def sealed(self) -> "Header":
+        """The same, with the seal that belongs to it."""
+        return replace(self, seal=seal(self))
 
     def pack(self) -> bytes:
-        return _LAYOUT.pack(self.tag, self.attempt, self.hop, self.index, self.length, self.reserved, self.check)
+        """As it goes over a lane."""
+        return _LAYOUT.pack(self.tag, self.attempt, self.hop, self.index, self.length, self.seal, self.check)
 
     @classmethod
     def unpack(cls, data: bytes | bytearray) -> "Header":
+        """As it came over a lane."""
         return cls(*_LAYOUT.unpack(data))
 
 
-def placed(check: int, attempt: int, hop: int, index: int) -> int:
-    """A payload that arrives whole but in the wrong place is as wrong as a damaged one."""
-    return check ^ ((attempt * _STEP + (hop << 32) + index) & _LOW_64)
+def seal(header: Header) -> int:
+    """32 bits that bind a payload to its place: one that arrives whole but elsewhere is as wrong as a damaged one."""
+    state = _mixed(header.tag + 0x9E3779B97F4A7C15)
+    for field in (header.attempt, header.hop | header.index << 32, header.length, header.check):
+        state = _mixed(state ^ field)
+    return state >> 32
+
+
+def _mixed(state: int) -> int:
+    state &= 0xFFFF_FFFF_FFFF_FFFF
+    return (state ^ state >> 32) * 0xD6E8FEB86659FD93 & 0xFFFF_FFFF_FFFF_FFFF
 
 
 class Place(Struct, frozen=True):

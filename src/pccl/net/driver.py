@@ -61,11 +61,7 @@ class Driver(Generic[EventT, EffectT]):
                 for effect in self._core.handle(self._events.popleft(), self._loop.time()):
                     self._carry_out(effect)
         except Exception as error:
-            # A core that raised is in a state nobody reasoned about. Ending is better than going on: whoever waits
-            # for this process learns it at once, instead of waiting for an answer that may never come.
-            log.critical("internal error, please report it", exc_info=error)
-            self.stop()
-            self._on_bug(error)
+            self._end_in_bug(error)
         finally:
             self._busy = False
         if not self._arming:
@@ -74,7 +70,7 @@ class Driver(Generic[EventT, EffectT]):
             self._loop.call_soon(self._arm)
 
     def start(self, work: Coroutine[Any, Any, EventT]) -> asyncio.Task[None]:
-        """Carry out an effect that takes time: a coroutine that never raises and returns the next event."""
+        """Carry out an effect that takes time: a coroutine that returns the next event. One that raises is a bug."""
         task = self._loop.create_task(self._finish(work))
         self._work.add(task)
         task.add_done_callback(self._work.discard)
@@ -83,7 +79,20 @@ class Driver(Generic[EventT, EffectT]):
         return task
 
     async def _finish(self, work: Coroutine[Any, Any, EventT]) -> None:
-        self.post(await work)
+        try:
+            event = await work
+        except Exception as error:
+            # Its event would never come, and the core would wait for it for ever.
+            self._end_in_bug(error)
+        else:
+            self.post(event)
+
+    def _end_in_bug(self, error: Exception) -> None:
+        # A core that raised is in a state nobody reasoned about. Ending is better than going on: whoever waits for this
+        # process learns it at once, instead of waiting for an answer that may never come.
+        log.critical("internal error, please report it", exc_info=error)
+        self.stop()
+        self._on_bug(error)
 
     def stop(self) -> None:
         """Handle nothing more and give up the work under way."""

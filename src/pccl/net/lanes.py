@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pccl.core.effects import AcceptLane, Dial, DialFailed, LaneClosed, LaneDialled, LaneOffered, PeerEffect, PeerEvent
 from pccl.core.messages import LaneAnswer, LaneHello
 from pccl.net import handshake, sockets
+from pccl.net.bounds import Bounds
+from pccl.net.dialling import Dialler
 from pccl.net.driver import Driver
 from pccl.net.listening import Listener, Strangers
 from pccl.wire.framing import WireError
@@ -35,11 +37,12 @@ class _Lane:
 class Lanes:
     """All lanes of one peer. Lives in one event loop; reports to the core through the driver."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         self._driver: Driver[PeerEvent, PeerEffect] | None = None
-        self._listener = Listener(self._connected)
+        self._listener = Listener(self._connected, bounds.connection_dead_s)
+        self._dialler = Dialler(bounds.connection_dead_s)
         self._numbers = itertools.count(1)
-        self._strangers = Strangers()
+        self._strangers = Strangers(bounds.strangers_max)
         self._offers: dict[int, socket.socket] = {}
         self._dials: dict[LaneKey, asyncio.Task[None]] = {}
         self._lanes: dict[LaneKey, _Lane] = {}
@@ -49,7 +52,8 @@ class Lanes:
         self._listener.open(host, port)
         return self._listener.port
 
-    def report_to(self, driver: Driver[PeerEvent, PeerEffect]) -> None:
+    def report_to(self, driver: Driver[PeerEvent, PeerEffect] | None) -> None:
+        """From now on; without a driver, every lane that is offered is closed."""
         self._driver = driver
 
     def stop(self) -> None:
@@ -87,7 +91,7 @@ class Lanes:
         return LaneDialled(*key)
 
     async def _handshake(self, effect: Dial) -> socket.socket:
-        sock = await sockets.connect(effect.host, effect.port, effect.timeout_s)
+        sock = await self._dialler.connect(effect.host, effect.port, effect.timeout_s)
         try:
             reply = await handshake.dial(sock, effect.hello)
             if not reply.accepted:

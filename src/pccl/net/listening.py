@@ -9,17 +9,18 @@ import socket
 from collections.abc import Callable
 
 from pccl.net import sockets
+from pccl.net.bounds import STRANGERS_MAX
 
 log = logging.getLogger("pccl")
 
 HELLO_TIMEOUT_S = 10.0
-"""From the connection to its first complete message. Preamble and hello are sent together, so two round trips and two
-lost segments fit in several times; a scanner that says nothing costs one descriptor for this long."""
+"""From the connection to its first complete message. Preamble and first message are sent together, on control
+connections and on lanes, so one round trip and two lost segments fit in several times; a scanner that says nothing
+costs one descriptor for this long."""
 
-STRANGERS_MAX = 1024
-"""Connections at once that have not said who they are (or are being told goodbye). A thousand peers that come back
-after a restart are strangers for one round trip. Past this the oldest goes, not the newest: a flood of silent
-connections then pushes out its own, and a peer, which speaks at once, gets through."""
+_ACCEPTED_AT_ONCE = 32
+"""Connections accepted in one turn of the loop. Those that spoke at once are heard in the next one: in a flood, before
+enough others were accepted to push them out."""
 
 _ACCEPT_PAUSE_S = 0.2
 """When descriptors have run out: time for some to be closed, and no busy loop."""
@@ -65,8 +66,9 @@ class Strangers:
 class Listener:
     """Hands every accepted connection to one function."""
 
-    def __init__(self, on_connection: Callable[[socket.socket, str], None]) -> None:
+    def __init__(self, on_connection: Callable[[socket.socket, str], None], connection_dead_s: float) -> None:
         self._on_connection = on_connection
+        self._connection_dead_s = connection_dead_s
         self._sockets: list[socket.socket] = []
 
     def open(self, host: str, port: int) -> None:
@@ -96,10 +98,9 @@ class Listener:
             asyncio.get_running_loop().add_reader(listener, self._accept_waiting, listener)
 
     def _accept_waiting(self, listener: socket.socket) -> None:
-        # No more than the backlog in one turn: the connections we have get theirs in between.
-        for _ in range(sockets.LISTEN_BACKLOG):
+        for _ in range(_ACCEPTED_AT_ONCE):
             try:
-                accepted = sockets.accept(listener)
+                accepted = sockets.accept(listener, self._connection_dead_s)
             except OSError as error:
                 if not sockets.out_of_descriptors(error):
                     log.debug("a connection broke before it was accepted: %s", error)

@@ -13,6 +13,7 @@ from typing import assert_never
 
 from pccl.core.effects import Close, Closed, MasterEffect, MasterEvent, Note, Received, Send, Tick
 from pccl.net import sockets
+from pccl.net.bounds import Bounds, raise_descriptor_limit
 from pccl.net.connection import MasterEnd
 from pccl.net.driver import Core, Driver
 from pccl.net.listening import Listener, Strangers
@@ -26,21 +27,25 @@ class MasterShell:
     """Everything around a master's core. Lives in one event loop."""
 
     def __init__(
-        self, core: Core[MasterEvent, MasterEffect], on_note: Callable[[str], None], on_bug: Callable[[Exception], None]
+        self,
+        core: Core[MasterEvent, MasterEffect],
+        bounds: Bounds,
+        on_note: Callable[[str], None],
+        on_bug: Callable[[Exception], None],
     ) -> None:
         self._on_note = on_note
         self._driver: Driver[MasterEvent, MasterEffect] = Driver(core, Tick(), self._carry_out, on_bug)
-        self._listener = Listener(self._connected)
+        self._listener = Listener(self._connected, bounds.connection_dead_s)
         self._numbers = itertools.count(1)
         self._ends: dict[int, MasterEnd] = {}
         self._known: set[int] = set()
         """Connections that the core has heard of and not closed; all others are strangers, on a deadline."""
-        self._strangers = Strangers()
+        self._strangers = Strangers(bounds.strangers_max)
         self._openings: set[asyncio.Task[None]] = set()
 
     def open(self, host: str, port: int) -> None:
         """Listen. Raises `OSError`."""
-        sockets.raise_descriptor_limit()
+        raise_descriptor_limit()
         self._listener.open(host, port)
 
     @property

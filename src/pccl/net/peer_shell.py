@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import assert_never
 
 from pccl.core.effects import (
+    Abandon,
     AbortRun,
     AcceptLane,
     Answer,
@@ -96,21 +97,26 @@ class PeerShell:
         self._lanes.report_to(self._driver)
         self._driver.post(MasterUp())
 
-    def submit(self, request: Request, answered: Callable[[Answer], None]) -> None:
-        """Make a call; `answered` is called in the loop's thread, exactly once."""
+    def submit(self, request: Request, answered: Callable[[Answer], None]) -> int:
+        """Make a call; `answered` is called in the loop's thread, exactly once. The call's number."""
+        number = next(self._numbers)
         if self._driver is None or self._stopped:
             answered(Failure(FailureKind.CLOSED, "this peer has left the run"))
-            return
-        number = next(self._numbers)
+            return number
         self._calls[number] = answered
         self._driver.post(Call(number, request))
+        return number
 
     async def call(self, request: Request) -> Answer:
         """Make a call and wait for its answer."""
         answer: asyncio.Future[Answer] = self._loop.create_future()
         # Done already when the caller was interrupted.
-        self.submit(request, lambda value: None if answer.done() else answer.set_result(value))
-        return await answer
+        number = self.submit(request, lambda value: None if answer.done() else answer.set_result(value))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self._post(Abandon(number))
+            raise
 
     async def leave(self, timeout_s: float) -> None:
         """Say goodbye, for which master and data plane have this long, and stop."""

@@ -1,27 +1,24 @@
-"""Making sockets: options, listening, accepting, connecting, and letting go of them in forked children.
+"""Making sockets: options, listening, accepting, addresses, and letting go of them in forked children.
 
 Owns every `socket()` and `accept()` of the control plane, so that each socket has our options and none outlives us in a
 forked child. Must not know what is said on a socket.
 """
 
-import asyncio
 import contextlib
 import errno
 import ipaddress
 import os
-import resource
 import socket
 import threading
 from weakref import WeakSet
 
-CONNECTION_DEAD_S = 45
-"""An unreachable machine is given up after this. The kernel answers for a process that is busy or even stopped, so this
-limit only ever meets a dead machine or a dead network, and it can be shorter than the limits on silence; but routes on
-the public internet come back after tens of seconds, and a peer that is cut off must join anew."""
-
 _KEEPALIVE_IDLE_S = 15
 _KEEPALIVE_INTERVAL_S = 5
-"""Probe often enough that several probes get lost before `CONNECTION_DEAD_S`; they cost 40 bytes each."""
+"""Probe often enough that several probes get lost before a connection counts as dead; they cost 40 bytes each."""
+
+_PROBES_MAX = 127
+_MILLISECONDS_MAX = 2**31 - 1
+"""What the kernel takes."""
 
 LISTEN_BACKLOG = 1024
 """Connections the kernel keeps for us while the loop is busy: as many as peers may come back at once."""
@@ -58,6 +55,17 @@ def _close_in_child() -> None:
 os.register_at_fork(before=_birth.acquire, after_in_parent=_birth.release, after_in_child=_close_in_child)
 
 
+def make(family: socket.AddressFamily, connection_dead_s: float) -> socket.socket:
+    """A socket to connect with, with our options. Raises `OSError`."""
+    sock = _make(family)
+    try:
+        _tune(sock, connection_dead_s)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
 def _make(family: socket.AddressFamily) -> socket.socket:
     with _birth:
         sock = socket.socket(family, socket.SOCK_STREAM)
@@ -66,8 +74,8 @@ def _make(family: socket.AddressFamily) -> socket.socket:
     return sock
 
 
-def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
-    """The next connection and the address it comes from; None when there is none (any more)."""
+def accept(listener: socket.socket, connection_dead_s: float) -> tuple[socket.socket, str] | None:
+    """The next connection and the address it comes from; None when there is none (any more). Raises `OSError`."""
     with _birth:
         try:
             sock, address = listener.accept()
@@ -75,7 +83,11 @@ def accept(listener: socket.socket) -> tuple[socket.socket, str] | None:
             return None
         _ours.add(sock)
     sock.setblocking(False)
-    _tune(sock)
+    try:
+        _tune(sock, connection_dead_s)
+    except OSError:
+        sock.close()
+        raise
     return sock, plain_host(address[0])
 
 
@@ -84,33 +96,30 @@ def out_of_descriptors(error: OSError) -> bool:
     return error.errno in _OUT_OF_DESCRIPTORS
 
 
-def raise_descriptor_limit() -> None:
-    """Use as many descriptors as the administrator allows: the soft limit is there for programs that call `select`."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(OSError, ValueError):  # Kept as it is where the system forbids even this.
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def in_words(error: OSError) -> str:
-    """What happened, without the number that nobody knows by heart."""
-    return error.strerror or str(error)
+    """What happened, without the number that nobody knows by heart; and what helps, where that is not plain."""
+    words = error.strerror or str(error)
+    return f"{words}: raise the limit on descriptors (ulimit -n)" if error.errno == errno.EMFILE else words
 
 
 # ── options ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _tune(sock: socket.socket) -> None:
+def _tune(sock: socket.socket, connection_dead_s: float) -> None:
     # A vote is one small segment; waiting for more to send with it would cost a round trip each.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     # A machine that lost power sends nothing, not even an end of file: idle connections must ask.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, seconds in (("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S)):
+    idle_s = max(1, min(_KEEPALIVE_IDLE_S, int(connection_dead_s / 4)))
+    interval_s = max(1, min(_KEEPALIVE_INTERVAL_S, int(connection_dead_s / 12)))
+    probes = max(1, min(_PROBES_MAX, int((connection_dead_s - idle_s) / interval_s)))
+    for name, value in (("TCP_KEEPIDLE", idle_s), ("TCP_KEEPINTVL", interval_s), ("TCP_KEEPCNT", probes)):
         if hasattr(socket, name):
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), seconds)
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     # With data in flight there are no keep-alive probes, and retransmission alone goes on for a quarter of an hour.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, CONNECTION_DEAD_S * 1000)
+        milliseconds = min(_MILLISECONDS_MAX, int(connection_dead_s * 1000))
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
 
 
 def tune_lane(sock: socket.socket) -> None:
@@ -175,7 +184,7 @@ def _listening_addresses(host: str) -> list[Resolved]:
     if host == "":
         # One socket for both families, so that a port chosen by the kernel is one port.
         host = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"
-    return _look_up(host, 0, socket.AI_PASSIVE)
+    return look_up(host, 0, socket.AI_PASSIVE)
 
 
 class _AddressMissing(OSError):
@@ -202,77 +211,13 @@ def _listen_on(family: socket.AddressFamily, address: tuple[object, ...]) -> soc
     return sock
 
 
-# ── connecting ───────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── names ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def connect(host: str, port: int, timeout_s: float) -> socket.socket:
-    """A connected socket to the first address of `host` that answers. Raises `OSError` (`TimeoutError` is one)."""
-    loop = asyncio.get_running_loop()
-    give_up = loop.time() + timeout_s
-    async with asyncio.timeout_at(give_up):
-        addresses = await _resolve(host, port)
-    failure: OSError = OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
-    for position, (family, address) in enumerate(addresses):
-        # An address that swallows everything must not eat the time of the next one.
-        share = (give_up - loop.time()) / (len(addresses) - position)
-        try:
-            return await _connect_one(family, address, share)
-        except TimeoutError:
-            failure = TimeoutError(errno.ETIMEDOUT, f"no answer within {share:.1f} s")
-        except OSError as error:
-            failure = error
-    raise failure
-
-
-async def _connect_one(family: socket.AddressFamily, address: SocketAddress, timeout_s: float) -> socket.socket:
-    sock = _make(family)
+def look_up(host: str, port: int, flags: int) -> list[Resolved]:
+    """The addresses of a host; may wait for a name server. Raises `OSError`."""
     try:
-        _tune(sock)
-        async with asyncio.timeout(timeout_s):
-            await asyncio.get_running_loop().sock_connect(sock, address)
-    except TimeoutError:
-        sock.close()
-        raise
-    except OSError as error:
-        sock.close()
-        # asyncio's text repeats the address and leaves out what happened.
-        raise OSError(error.errno, os.strerror(error.errno or 0)) from error
-    except BaseException:  # Also when cancelled: nobody else knows this socket.
-        sock.close()
-        raise
-    return sock
-
-
-async def _resolve(host: str, port: int) -> list[Resolved]:
-    try:
-        return _look_up(host, port, socket.AI_NUMERICHOST)
-    except OSError:
-        pass  # A name: it has to be asked for.
-    loop = asyncio.get_running_loop()
-    found: asyncio.Future[list[Resolved]] = loop.create_future()
-
-    def settle(addresses: list[Resolved] | None, error: OSError | None) -> None:
-        if found.done():
-            return
-        if addresses is None:
-            found.set_exception(error or OSError(errno.EADDRNOTAVAIL, f"{host} has no address"))
-        else:
-            found.set_result(addresses)
-
-    def ask() -> None:
-        addresses, failure = None, None
-        try:
-            addresses = _look_up(host, port, 0)
-        except OSError as error:
-            failure = error
-        with contextlib.suppress(RuntimeError):  # The loop has ended: nobody waits for this any more.
-            loop.call_soon_threadsafe(settle, addresses, failure)
-
-    # A daemon, not asyncio's executor: that one makes the interpreter's exit wait for a name server that is silent.
-    threading.Thread(target=ask, name="pccl-resolve", daemon=True).start()
-    return await found
-
-
-def _look_up(host: str, port: int, flags: int) -> list[Resolved]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
+    except ValueError as error:  # `UnicodeError` is one: an empty or too long part of a name, or a null in it.
+        raise OSError(errno.EINVAL, f"{host!r} is no host name") from error
     return list(dict.fromkeys((family, address) for family, _, _, _, address in found))  # type: ignore[misc]

@@ -1,0 +1,67 @@
+"""How much of a process the network may use: descriptors, strangers, and the time of a connection that is dead.
+
+Owns the arithmetic of descriptors. Must not know what is said on a connection.
+"""
+
+import contextlib
+import resource
+from dataclasses import dataclass
+
+from pccl.config import CONNECTION_DEAD_S
+from pccl.core.limits import MasterLimits
+from pccl.errors import UsageError
+
+STRANGERS_MAX = 1024
+"""Connections at once that have not said who they are (or are being told goodbye). A thousand peers that come back
+after a restart are strangers for one round trip. Past this the oldest goes, not the newest: a flood of silent
+connections then pushes out its own, and a peer, which speaks at once, gets through."""
+
+_LINKS_AT_ONCE = 4
+"""While a new ring is tried the old one stands: two neighbours in each."""
+
+_CALLERS_AT_ONCE = 2
+"""Both neighbours of a new ring may dial all their lanes in the same instant."""
+
+_UNLIMITED = 2**20
+"""What an unlimited number of descriptors is counted as."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the shell of a peer or a master puts up with."""
+
+    connection_dead_s: float = CONNECTION_DEAD_S
+    """An end that is out of reach is given up after this."""
+    strangers_max: int = STRANGERS_MAX
+
+
+def raise_descriptor_limit() -> None:
+    """Use as many descriptors as the administrator allows: the soft limit is there for programs that call `select`.
+
+    For a master, whose process is ours. A peer lives in the process of a trainer, where any library may call `select`,
+    which overwrites memory when it meets a descriptor above 1,023: there the limit is the trainer's to raise, and
+    `peer_bounds` makes do with what it finds."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):  # Kept as it is where the system forbids even this.
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def peer_bounds(lanes: int, connection_dead_s: float) -> Bounds:
+    """The bounds of a peer with this many lanes to a neighbour; 0 when the group decides.
+
+    Of the descriptors of its process strangers get an eighth, lanes offered too early another one (both more if that is
+    what its neighbours dial at once), and a quarter stays the trainer's, whatever comes in: so a stranger cannot keep a
+    training script from opening its next file. Raises `UsageError` when the lanes do not fit into the rest."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptors = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+    expected = lanes or MasterLimits().default_lanes
+    strangers = max(min(descriptors // 8, STRANGERS_MAX), _CALLERS_AT_ONCE * expected)
+    least = _LINKS_AT_ONCE * expected + 2 * _CALLERS_AT_ONCE * expected
+    if least > descriptors - descriptors // 4:
+        raise UsageError(
+            f"p2p_connection_pool_size (PCCL_LANES): {expected} lanes to each neighbour can take {least} descriptors "
+            f"while the ring changes, and this process may have {descriptors}, of which a quarter is left to the "
+            f"trainer: raise the limit (ulimit -n {least + least // 3 + 1}), or use fewer lanes"
+        )
+    return Bounds(connection_dead_s, strangers)
