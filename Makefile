@@ -10,7 +10,7 @@ INSTALLED := .venv/.installed
 NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format demo sim bench clean
+.PHONY: help test check format demo sim sanitize bench clean
 
 help: ## this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -38,6 +38,23 @@ sim: $(INSTALLED) ## the simulator (ARGS='--help' for its options)
 
 bench: $(INSTALLED) ## cost of a vote round, in JSON lines
 	$(BIN)/python bench/control.py $(ARGS)
+
+sanitize: sanitize-address sanitize-thread ## tests of the native part under both sanitizers (some minutes)
+
+# No suppressions: neither sanitizer has anything to say about CPython or numpy here. Leaks are not looked for, because
+# CPython keeps memory until its end. Reports go to files, for pytest swallows what a test that passes has written; the
+# sanitizer makes the exit code. Under them an abort may take ten times as long.
+RUNTIME_address := libasan.so
+RUNTIME_thread := libtsan.so
+sanitize-%: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/sanitize-$* \
+	    -C build-dir=build/$* -C cmake.define.PCCL_SANITIZE=$* -C install.strip=false .
+	rm -f build/report-$**
+	LD_PRELOAD=$$($(CXX) -print-file-name=$(RUNTIME_$*)) \
+	    ASAN_OPTIONS=detect_leaks=0:log_path=build/report-address TSAN_OPTIONS=log_path=build/report-thread \
+	    PCCL_TEST_SLOWNESS=10 PCCL_TEST_NATIVE=$$(ls build/sanitize-$*/pccl/_native*.so) \
+	    $(BIN)/python -m pytest tests/native --timeout 600 $(PYTEST_ARGS) || { cat build/report-$**; exit 1; }
+	! cat build/report-$** 2>/dev/null
 
 clean: ## remove all that these targets made, the virtual environment too
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -19,7 +19,7 @@ import sys
 from dataclasses import dataclass, field
 
 from rivals.fleet import Fleet, Measured, Place, RivalFailed, each, fleet, with_master
-from wanlab import Wan, WanLab
+from wanlab import LabFailed, Wan, WanLab
 
 SMALL_BYTES = 4096
 SMALL_REPETITIONS = 7
@@ -97,7 +97,7 @@ def run_case(wan: Wan, sizes: list[int], arguments: argparse.Namespace) -> list[
 
 
 def table(lines: list[dict[str, object]]) -> None:
-    columns = ("hosts", "rate_mbit", "bytes", "rival", "lanes", "median_s", "best_s", "first_s")
+    columns: tuple[str, ...] = ("hosts", "rate_mbit", "bytes", "rival", "lanes", "median_s", "best_s", "first_s")
     columns += ("share_of_rate", "round_trips", "dropped_packets")
     rows = [columns, *(tuple(str(entry[column]) for column in columns) for entry in lines)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(columns))]
@@ -125,8 +125,10 @@ def main() -> None:
         wan = Wan(int(hosts), arguments.round_trip_ms, float(rate_mbit), congestion=arguments.congestion)
         try:
             lines += run_case(wan, sizes, arguments)
-        except RivalFailed as error:
+        except (LabFailed, RivalFailed) as error:
             print(f"{case}: {error}", file=sys.stderr)
+    if not lines:
+        raise SystemExit(1)
     table(lines)
 
 

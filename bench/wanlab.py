@@ -45,6 +45,10 @@ ROUTER_NICENESS = -15
 """A real router does not wait for the CPUs of the hosts."""
 
 
+class LabFailed(Exception):
+    """The network could not be made; the sentence says why."""
+
+
 @dataclass(frozen=True)
 class Wan:
     """The network. `queue_ms` is what a host's access link holds back before it drops;
@@ -104,7 +108,9 @@ class WanLab:
         _ip("-n", name, "link", "set", "wan0", "up", "txqueuelen", "5000")
         if self.wan.congestion:
             setting = f"net.ipv4.tcp_congestion_control={self.wan.congestion}"
-            subprocess.run([*self.inside(host), "sysctl", "-qw", setting], check=True)
+            if subprocess.run([*self.inside(host), "sysctl", "-qw", setting], check=False).returncode != 0:
+                words = "net.ipv4.tcp_allowed_congestion_control says what is allowed"
+                raise LabFailed(f"this machine does not let the hosts use {self.wan.congestion}: {words}")
 
     def _remove(self) -> None:
         for device in self._devices:

@@ -101,9 +101,8 @@ void bind_run(nb::module_& module) {
     module.def(
         "start",
         [](const pccl::Plan& plan, std::uintptr_t input, std::uintptr_t output, const std::vector<int>& next,
-           const std::vector<int>& prev, std::shared_ptr<pccl::Notifier> notifier) {
-            auto run =
-                std::make_shared<pccl::Run>(plan, memory(input), memory(output), next, prev, std::move(notifier));
+           const std::vector<int>& prev, const pccl::Notifier& notifier) {
+            auto run = std::make_shared<pccl::Run>(plan, memory(input), memory(output), next, prev, notifier);
             pccl::start(run);
             return run;
         },

@@ -111,14 +111,26 @@ void Ring::begin() {
         unreceived_ += segments;
         unsent_ += segments_of((chunk_received(hop) + 1) % plan_.size);
     }
-    for (std::uint32_t index = 0; index < segments_of(plan_.rank); ++index) {
-        const Segment place = locate(plan_.rank, index);
-        pass_on({0, index, static_cast<std::uint32_t>(place.bytes), -1, input_ + place.offset, 0, false});
-    }
 }
 
 void Ring::pass_on(const Outgoing& segment) {
     if (segment.hop < hops()) ready_.push_back(segment);
+}
+
+bool Ring::anything_ready() const {
+    return !ready_.empty() || own_sent_ < segments_of(plan_.rank);
+}
+
+// What was just reduced goes first: it is still in the cache, and it frees a slot that is. Our own chunk can wait.
+Ring::Outgoing Ring::next_ready() {
+    if (!ready_.empty()) {
+        const Outgoing segment = ready_.front();
+        ready_.pop_front();
+        return segment;
+    }
+    const std::uint32_t index = own_sent_++;
+    const Segment place = locate(plan_.rank, index);
+    return {0, index, static_cast<std::uint32_t>(place.bytes), -1, input_ + place.offset, 0, false};
 }
 
 void Ring::fail(std::string cause) {
@@ -129,7 +141,7 @@ void Ring::fail(std::string cause) {
 
 bool Ring::pump(Sender& sender) {
     std::size_t turn = 0;
-    while (turn < turn_bytes && (sender.busy || !ready_.empty())) {
+    while (turn < turn_bytes && (sender.busy || anything_ready())) {
         if (!sender.busy) load(sender);
         iovec parts[2] = {{&sender.header, sizeof(Header)},
                           {const_cast<std::uint8_t*>(sender.segment.data), sender.segment.length}};
@@ -163,8 +175,7 @@ bool Ring::pump(Sender& sender) {
 }
 
 void Ring::load(Sender& sender) {
-    Outgoing& segment = sender.segment = ready_.front();
-    ready_.pop_front();
+    Outgoing& segment = sender.segment = next_ready();
     if (!segment.checked) segment.check = kernels_.check(segment.data, segment.length);
     sender.header = {plan_.tag, plan_.attempt, segment.hop, segment.index, segment.length, 0, segment.check};
     sender.header.seal = seal_of(sender.header);
@@ -315,7 +326,7 @@ void Ring::restore() {
 void Ring::wait() {
     watched_.assign(1, {wake_, POLLIN, 0});
     for (const Sender& sender : senders_) {
-        if (sender.busy || !ready_.empty()) watched_.push_back({sender.lane.fd(), POLLOUT, 0});
+        if (sender.busy || anything_ready()) watched_.push_back({sender.lane.fd(), POLLOUT, 0});
     }
     for (const Receiver& receiver : receivers_) {
         if (unreceived_ > 0 && receiver.reading != Reading::slot) watched_.push_back({receiver.lane.fd(), POLLIN, 0});

@@ -116,6 +116,8 @@ class Ring {
     bool find_room(Receiver& receiver);
     bool take_segment(Receiver& receiver);
     void pass_on(const Outgoing& segment);
+    bool anything_ready() const;
+    Outgoing next_ready();
     void save(const Segment& place);
     void wait();
     void fail(std::string cause);
@@ -130,7 +132,8 @@ class Ring {
     std::size_t per_segment_;  // elements
     std::vector<Sender> senders_;
     std::vector<Receiver> receivers_;
-    std::deque<Outgoing> ready_;
+    std::deque<Outgoing> ready_;  // received segments that are to be sent on
+    std::uint32_t own_sent_ = 0;  // segments of our own chunk that were taken for hop 0
     std::uint64_t unsent_ = 0;
     std::uint64_t unreceived_ = 0;
     std::vector<std::vector<bool>> received_;  // [hop][segment]

@@ -49,31 +49,32 @@ void serve() {
 
 }  // namespace
 
-Notifier::Notifier() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (fd_ < 0) throw std::runtime_error("no descriptor left for a notifier");
-}
-
-Notifier::~Notifier() {
-    ::close(fd_);
+Notifier::Notifier() {
+    const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (fd < 0) throw std::runtime_error("no descriptor left for a notifier");
+    fd_ = std::shared_ptr<const int>(new int(fd), [](const int* owned) {
+        ::close(*owned);
+        delete owned;
+    });
 }
 
 void Notifier::notify() const {
     const std::uint64_t one = 1;
     // Can only fail when it is full of notifications, and then it is readable.
-    [[maybe_unused]] const ssize_t written = ::write(fd_, &one, sizeof one);
+    [[maybe_unused]] const ssize_t written = ::write(*fd_, &one, sizeof one);
 }
 
 void Notifier::clear() const {
     std::uint64_t count = 0;
     // Can only fail when there is nothing to clear.
-    [[maybe_unused]] const ssize_t taken = ::read(fd_, &count, sizeof count);
+    [[maybe_unused]] const ssize_t taken = ::read(*fd_, &count, sizeof count);
 }
 
 void Run::work() {
     report_ = ring_.run();
     ended_.store(true, std::memory_order_release);
     ended_.notify_all();
-    notifier_->notify();
+    notifier_.notify();
 }
 
 void Run::restore() {

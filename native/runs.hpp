@@ -9,27 +9,25 @@
 
 namespace pccl {
 
-// How runs tell an event loop that they have ended: a descriptor that becomes readable. Shared by whoever may still
-// look at it, so that it is not closed under anybody's hands.
+// How runs tell an event loop that they have ended: a descriptor that becomes readable. Copies share the descriptor,
+// and the last one closes it: never under anybody's hands, and never by way of Python, whose lock a native thread must
+// not take.
 class Notifier {
   public:
     Notifier();
-    ~Notifier();
-    Notifier(const Notifier&) = delete;
-    Notifier& operator=(const Notifier&) = delete;
 
-    int fd() const { return fd_; }
+    int fd() const { return *fd_; }
     void notify() const;
     void clear() const;
 
   private:
-    int fd_;
+    std::shared_ptr<const int> fd_;
 };
 
 class Run {
   public:
     Run(const Plan& plan, const std::uint8_t* input, std::uint8_t* output, const std::vector<int>& next,
-        const std::vector<int>& prev, std::shared_ptr<Notifier> notifier)
+        const std::vector<int>& prev, Notifier notifier)
         : ring_(plan, input, output, next, prev), notifier_(std::move(notifier)) {}
 
     void work();
@@ -42,7 +40,7 @@ class Run {
 
   private:
     Ring ring_;
-    std::shared_ptr<Notifier> notifier_;
+    Notifier notifier_;
     Report report_;
     std::atomic<bool> ended_{false};
 };

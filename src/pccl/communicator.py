@@ -15,6 +15,8 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self, Unpack
 
+from msgspec import structs
+
 from pccl.config import PeerConfig, PeerLimitSettings, choose_data_plane, configure_logging
 from pccl.core.effects import (
     Answer,
@@ -31,6 +33,7 @@ from pccl.core.messages import CollectiveSpec
 from pccl.core.peer import Peer, PeerIdentity
 from pccl.dataplane.buffers import buffers
 from pccl.errors import MasterLost, ProtocolError, UsageError, to_exception
+from pccl.net.bounds import peer_bounds
 from pccl.net.data_plane import DataPlane
 from pccl.net.peer_shell import NotOurMaster, PeerShell
 from pccl.net.sockets import in_words
@@ -103,7 +106,8 @@ class Communicator:
     def connect(self, n_attempts: int = 5) -> None:
         """Join the run; returns when this peer is accepted, which takes until the others call `update_topology`.
 
-        Raises `MasterLost` when no master answered in `n_attempts`, `Refused` when it does not admit this peer."""
+        Raises `MasterLost` when no master answered in `n_attempts`, `Refused` when it does not admit this peer; after
+        either it may be called again."""
         self._check_process()
         if self._closed:
             raise UsageError("connect: this Communicator was closed; build a new one")
@@ -117,8 +121,11 @@ class Communicator:
         except BaseException:
             membership.abandon()
             raise
+        if isinstance(answer, Failure):
+            # Out before it was in: what is left of it goes, so that the next connect begins anew.
+            membership.leave(GOODBYE_S)
+            raise to_exception(answer)
         self._membership = membership
-        _value(answer)
 
     def close(self) -> None:
         """Leave the run, if this peer is in it. Never hangs, and may be called again."""
@@ -213,6 +220,10 @@ class _Membership:
 
     def __init__(self, config: PeerConfig, data_plane: DataPlane) -> None:
         self._config = config
+        self._bounds = peer_bounds(config.lanes, config.connection_dead_s)
+        # A lane that is offered too early costs a descriptor, like a stranger.
+        early_offers_max = min(config.limits.early_offers_max, self._bounds.strangers_max)
+        self._limits = structs.replace(config.limits, early_offers_max=early_offers_max)
         self._data_plane = data_plane
         self._shell: PeerShell | None = None
         self._thread = LoopThread("pccl-control", daemon=True)
@@ -226,21 +237,20 @@ class _Membership:
         return self._thread.run(self._connect(n_attempts))
 
     async def _connect(self, n_attempts: int) -> Answer:
-        listen, announce = self._config.listen, self._config.announce
-        self._shell = PeerShell(self._data_plane, _tell)
+        listen = self._config.listen
+        self._shell = PeerShell(self._data_plane, self._bounds, _tell)
         try:
             port = self._shell.listen(listen.host, listen.port)
         except OSError as error:
             raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {in_words(error)}") from error
-        me = PeerId(secrets.token_hex(16))
-        identity = PeerIdentity(me, self._config.group, announce.host, announce.port or port, self._config.lanes)
-        self.core = Peer(identity, self._config.limits)
-        await self._join(self._shell, n_attempts)
+        await self._join(self._shell, port, n_attempts)
         return await self._shell.call(WaitAccepted())
 
-    async def _join(self, shell: PeerShell, n_attempts: int) -> None:
+    async def _join(self, shell: PeerShell, port: int, n_attempts: int) -> None:
         master = self._config.master
         for attempt in range(1, n_attempts + 1):
+            # Somebody else in each attempt: the master may have heard of the last one and not yet of its end.
+            self.core = Peer(self._identity(port), self._limits)
             try:
                 await shell.join(self.core, (master.host, master.port), ATTEMPT_TIMEOUT_S)
                 return
@@ -255,6 +265,10 @@ class _Membership:
             f"connect: no master at {master} after {n_attempts} attempts, the last one: {cause}. "
             "Start it with `pccl master`, or check the address"
         )
+
+    def _identity(self, port: int) -> PeerIdentity:
+        me, announce = PeerId(secrets.token_hex(16)), self._config.announce
+        return PeerIdentity(me, self._config.group, announce.host, announce.port or port, self._config.lanes)
 
     def call(self, request: Request) -> Answer:
         assert self._shell is not None, "calls follow connect"

@@ -7,6 +7,7 @@ Owns the one place that reads the environment. What is wrong with a setting is s
 import logging
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
@@ -18,11 +19,35 @@ DEFAULT_PORT = 48148
 """PCCL's."""
 
 LANES_MAX = 1024
+"""What the messages that wire two neighbours can carry."""
+
+PEERS_MAX = 65536
+"""What a `Topology` message can carry."""
+
+CONNECTION_DEAD_S = 60.0
+"""A connection whose other end is out of reach is given up after this, by either end's kernel.
+
+The kernel answers for a process that is busy or stopped, so this limit only meets a machine that is off or suspended,
+or a network that is down. It strikes whether or not anybody waits for that peer, so it must not be stricter than the
+limits on silence, which strike only if somebody does: an interruption of less than a minute costs nobody its place.
+And not much longer either: by then TCP tries only once a minute, and every collective waits for it."""
+
+SECONDS_MIN = 0.01
+"""A limit below is less than a turn of a busy event loop: a core with one would do nothing but look at the clock."""
+
+CONNECTION_DEAD_MIN_S = 5.0
+"""TCP sends again after one second and three: below this, two lost segments in a row would be a death."""
+
 DATA_PLANES = ("native", "reference")
 """The reference one is the readable one: slow, and of use where no compiler was."""
 
 GROUP_MAX = 2**32 - 1
+HOST_MAX = 255
+ANNOUNCED_HOST = re.compile(r"[0-9A-Za-z._:%-]*")
 """What the `Join` message can carry."""
+
+_MOST = {"default_lanes": LANES_MAX, "peers_max": PEERS_MAX}
+"""Whole numbers that are bounded by more than their size."""
 
 _LOG_LEVELS = {
     "TRACE": logging.DEBUG,
@@ -40,7 +65,8 @@ Limits = TypeVar("Limits", MasterLimits, PeerLimits)
 
 
 class MasterLimitSettings(TypedDict, total=False):
-    """Limits that may be passed to `MasterNode`; see `core.limits` for what each means and why it is what it is."""
+    """Limits that may be passed to `MasterNode`; see `core.limits` for what each means and why it is what it is. The
+    last one is about sockets, which a core does not know: see `CONNECTION_DEAD_S`."""
 
     silence_s: float
     candidate_silence_s: float
@@ -51,16 +77,19 @@ class MasterLimitSettings(TypedDict, total=False):
     default_lanes: int
     peers_max: int
     tags_max: int
+    connection_dead_s: float
 
 
 class PeerLimitSettings(TypedDict, total=False):
-    """Limits that may be passed to `Communicator`; see `core.limits` for what each means and why it is what it is."""
+    """Limits that may be passed to `Communicator`; see `core.limits` for what each means and why it is what it is. The
+    last one is about sockets, which a core does not know: see `CONNECTION_DEAD_S`."""
 
     master_silence_s: float
     dial_timeout_s: float
     early_offer_s: float
     early_offers_max: int
     stall_s: float
+    connection_dead_s: float
 
 
 @dataclass(frozen=True)
@@ -81,11 +110,12 @@ class MasterConfig:
 
     listen: Address
     limits: MasterLimits
+    connection_dead_s: float
 
     @classmethod
     def resolve(cls, listen: str, limits: MasterLimitSettings) -> "MasterConfig":
         address = parse_address("listen_address", listen)
-        return cls(address, _limits(MasterLimits(), limits))
+        return cls(address, _limits(MasterLimits(), limits), _connection_dead_s(limits))
 
 
 @dataclass(frozen=True)
@@ -100,6 +130,7 @@ class PeerConfig:
     announce: Address
     """Where neighbours shall dial this peer; what is left out is where it listens, seen from the master."""
     limits: PeerLimits
+    connection_dead_s: float
 
     @classmethod
     def resolve(
@@ -115,8 +146,9 @@ class PeerConfig:
             _integer("peer_group", group, 0, GROUP_MAX),
             _integer("p2p_connection_pool_size (PCCL_LANES)", lanes or _environment("PCCL_LANES", "0"), 0, LANES_MAX),
             _place("listen", "PCCL_LISTEN", listen),
-            _place("announce", "PCCL_ANNOUNCE", announce),
+            _announced(_place("announce", "PCCL_ANNOUNCE", announce)),
             _limits(PeerLimits(), limits),
+            _connection_dead_s(limits),
         )
 
 
@@ -131,9 +163,26 @@ def parse_address(setting: str, text: str, *, port_required: bool = True) -> Add
         raise UsageError(f"{setting}: {text!r}: write an IPv6 address in brackets, like [::1]:{DEFAULT_PORT}")
     if not port and (port_required or colon):
         raise UsageError(f"{setting}: {text!r} has no port; write host:port, like 127.0.0.1:{DEFAULT_PORT}")
-    if len(host) > 255 or any(character.isspace() or character in "[]" for character in host):
+    return Address(_host(setting, host), _integer(f"{setting}: the port of {text!r}", port or 0, 0, 65535))
+
+
+def _host(setting: str, host: str) -> str:
+    """The host as it is written on the wire and asked for: in ASCII, whatever it was."""
+    if len(host) > HOST_MAX or any(not character.isprintable() or character in " []" for character in host):
         raise UsageError(f"{setting}: {host!r} is no host name or address")
-    return Address(host, _integer(f"{setting}: the port of {text!r}", port or 0, 0, 65535))
+    try:
+        return host.encode("idna").decode("ascii") if host else host
+    except UnicodeError as error:
+        raise UsageError(f"{setting}: {host!r} is no host name or address: {error}") from error
+
+
+def _announced(address: Address) -> Address:
+    if not ANNOUNCED_HOST.fullmatch(address.host):
+        raise UsageError(
+            f"announce (PCCL_ANNOUNCE): the name {address.host!r} has other characters than letters, digits, "
+            "'.', '-' and '_'; announce another name, or an address"
+        )
+    return address
 
 
 def choose_data_plane(name: str) -> str:
@@ -175,27 +224,37 @@ def _environment(name: str, default: str) -> str:
 def _limits(defaults: Limits, passed: Mapping[str, Any]) -> Limits:
     values: dict[str, Any] = {}
     for name in defaults.__struct_fields__:
-        value = passed.get(name)
-        if value is None:
-            value = _environment(f"PCCL_{name.upper()}", "") or getattr(defaults, name)
-        setting = f"{name} (PCCL_{name.upper()})"
+        setting, value = _setting(name, passed, getattr(defaults, name))
         if isinstance(getattr(defaults, name), float):
-            values[name] = _seconds(setting, value)
+            values[name] = _seconds(setting, value, SECONDS_MIN)
         else:
-            values[name] = _integer(setting, value, 1, 2**31)
-    unknown = sorted(set(passed) - set(values))
+            values[name] = _integer(setting, value, 1, _MOST.get(name, 2**31))
+    known = (*values, "connection_dead_s")
+    unknown = sorted(set(passed) - set(known))
     if unknown:
-        raise UsageError(f"there is no setting {unknown[0]!r}; known are {', '.join(values)}")
+        raise UsageError(f"there is no setting {unknown[0]!r}; known are {', '.join(known)}")
     return type(defaults)(**values)
 
 
-def _seconds(setting: str, value: object) -> float:
+def _connection_dead_s(passed: Mapping[str, Any]) -> float:
+    setting, value = _setting("connection_dead_s", passed, CONNECTION_DEAD_S)
+    return _seconds(setting, value, CONNECTION_DEAD_MIN_S)
+
+
+def _setting(name: str, passed: Mapping[str, Any], default: float) -> tuple[str, object]:
+    """What to call a setting in an error, and its value."""
+    variable = f"PCCL_{name.upper()}"
+    value = passed.get(name)
+    return f"{name} ({variable})", (_environment(variable, "") or default) if value is None else value
+
+
+def _seconds(setting: str, value: object, least: float) -> float:
     try:
         seconds = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         seconds = math.nan
-    if not (0 < seconds < math.inf):
-        raise UsageError(f"{setting}: {value!r} is no number of seconds above 0")
+    if not (least <= seconds < math.inf):
+        raise UsageError(f"{setting}: {value!r} is no number of seconds from {least:g} up")
     return seconds
 
 

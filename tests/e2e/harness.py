@@ -55,6 +55,17 @@ class Process:
     def signal(self, number):
         self.process.send_signal(number)
 
+    def stop(self):
+        """SIGSTOP, and wait until not one of its threads runs any more."""
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def resume_after(self, seconds):
+        """Stay stopped for this long, then go on. Nothing happens meanwhile that could be waited for: what is tested
+        is that time passes which this process does not see."""
+        threading.Event().wait(seconds)
+        self.process.send_signal(signal.SIGCONT)
+
     def kill(self):
         """SIGKILL, and wait until it is gone."""
         self.process.kill()

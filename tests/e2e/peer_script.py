@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -26,6 +27,9 @@ def tell(event, **facts):
 class Actor:
     def __init__(self, settings):
         token = settings.pop("token", True)
+        descriptors = settings.pop("descriptors", None)
+        if descriptors:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
         self.communicator = Communicator(**settings)
         if token:
             self.communicator._data_plane = TokenPlane(self.run_started)
@@ -117,6 +121,19 @@ class Actor:
             while True:
                 signal.pause()
         return {"child": child}
+
+    def open_files(self, count):
+        """What a training script does: it has this many files open at once."""
+        files = []
+        try:
+            while len(files) < count:
+                files.append(open(os.devnull))  # noqa: SIM115 - closed below
+        except OSError as error:
+            return {"opened": len(files), "reason": str(error)}
+        finally:
+            for file in files:
+                file.close()
+        return {"opened": count}
 
     def close(self):
         self.communicator.close()

@@ -4,14 +4,16 @@ import random
 import socket
 import struct
 import threading
-from contextlib import ExitStack
+from collections import deque
+from contextlib import suppress
 
 import pytest
 
 from pccl import Communicator, MasterLost, MasterNode, ProtocolError
-from pccl.net.listening import STRANGERS_MAX, Strangers
+from pccl.net.bounds import STRANGERS_MAX, raise_descriptor_limit
+from pccl.net.listening import HELLO_TIMEOUT_S, Strangers
 from pccl.wire.framing import HEADER_BYTES, MAGIC, PREAMBLE_BYTES, VERSION, Purpose, frame, parse_refusal, preamble
-from tests.e2e.harness import all_do, join
+from tests.e2e.harness import PATIENCE_S, all_do, join
 
 GARBAGE = (
     b"",
@@ -28,18 +30,46 @@ GARBAGE = (
 )
 
 
-def flood(address, seed, stage):
-    """Connections that stay open: some say all sorts of things, and more than may be strangers at once say nothing."""
-    rng = random.Random(seed)
-    for number in range(400):
-        sock = stage.enter_context(socket.create_connection(address, timeout=10))
-        portion = GARBAGE[number % len(GARBAGE)] if number % 3 else rng.randbytes(rng.randrange(200))
-        try:
-            sock.sendall(portion)
-        except OSError:
-            continue  # It was shown the door already.
-    for _ in range(STRANGERS_MAX + 100):
-        stage.enter_context(socket.create_connection(address, timeout=10))
+class Flood:
+    """Connections that come without end while the block lasts: some say all sorts of things, most say nothing. The
+    newest stay open, more of them than may be strangers at once."""
+
+    KEPT = STRANGERS_MAX + 100
+
+    def __init__(self, address, seed):
+        raise_descriptor_limit()
+        host, _, port = address.rpartition(":")
+        self.address = (host, int(port))
+        self.opened = 0
+        self._random = random.Random(seed)
+        self._full, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self):
+        self._thread.start()
+        assert self._full.wait(PATIENCE_S), f"only {self.opened} connections were accepted"
+        return self
+
+    def __exit__(self, *_):
+        self._over.set()
+        self._thread.join()
+
+    def _run(self):
+        kept = deque()
+        while not self._over.is_set():
+            kept.append(socket.create_connection(self.address, timeout=10))
+            self.opened += 1
+            if self.opened % 4 == 0:
+                with suppress(OSError):  # It was shown the door already.
+                    kept[-1].sendall(self._words())
+            if len(kept) > self.KEPT:
+                kept.popleft().close()
+                self._full.set()
+        for sock in kept:
+            sock.close()
+
+    def _words(self):
+        return self._random.choice([*GARBAGE, self._random.randbytes(self._random.randrange(200))])
 
 
 def closed_port():
@@ -52,20 +82,33 @@ def closed_port():
 def test_a_master_under_a_flood_admits_a_peer(master, start_peers):
     first, second = start_peers(2, master.address)
     first.do("connect")
-    with ExitStack() as stage:
-        host, _, port = master.address.rpartition(":")
-        flood((host, int(port)), 1, stage)
+    with Flood(master.address, 1) as flood:
+        before = flood.opened
         peers = join([first], [second])
         assert {each["size"] for each in all_do(peers, "update")} == {2}
+        assert flood.opened > before, "the flood has ebbed"
 
 
-def test_a_peer_under_a_flood_gets_its_lanes(master, start_peers):
-    first, second = start_peers(2, master.address)
+def test_a_peer_under_a_flood_gets_its_lanes_and_keeps_its_descriptors(master, start_peers):
+    """With the number of descriptors that is usual: a quarter of them stays the trainer's."""
+    (first,) = start_peers(1, master.address, descriptors=1024)
+    (second,) = start_peers(1, master.address)
     port = first.do("connect")["port"]
-    with ExitStack() as stage:
-        flood(("127.0.0.1", port), 2, stage)
+    with Flood(f"127.0.0.1:{port}", 2) as flood:
+        before = flood.opened
+        assert first.do("open_files", count=600)["opened"] == 600
         peers = join([first], [second])
         all_do(peers, "collective")
+        assert first.do("open_files", count=256)["opened"] == 256
+        assert flood.opened > before, "the flood has ebbed"
+
+
+def test_lanes_need_descriptors(master, start_peers):
+    (peer,) = start_peers(1, master.address, descriptors=256, p2p_connection_pool_size=64)
+    peer.order("connect")
+    failed = peer.expect("failed")
+    assert failed["error"] == "UsageError"
+    assert "ulimit -n" in failed["reason"]
 
 
 def receive(sock, count):
@@ -111,6 +154,9 @@ def answer_once(listener, answer):
         with sock:
             receive(sock, PREAMBLE_BYTES)
             sock.sendall(answer)
+            sock.shutdown(socket.SHUT_WR)
+            while sock.recv(4096):
+                pass  # A reset for what was not read would overtake the answer.
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -175,6 +221,11 @@ def test_a_candidate_out_of_reach_is_refused_with_the_pair(master, start_peers):
         assert failed["error"] == "Refused"
         assert first.peer[:8] in failed["reason"]
         assert f"127.0.0.1:{port}" in failed["reason"]
+        # It may try again, and is somebody else then.
+        lonely.order("connect")
+        first.do("await_pending")
+        assert first.do("update")["size"] == 1
+        assert lonely.expect("failed")["error"] == "Refused"
         peers = join([first], start_peers(1, master.address))
         all_do(peers, "collective")
 
@@ -206,7 +257,8 @@ def test_the_port_of_a_peer_can_be_set(master, start_peers):
 
 
 def test_silence_is_ended_on_a_deadline(monkeypatch):
-    monkeypatch.setattr(Strangers.__init__, "__defaults__", (1024, 0.2))
+    assert Strangers.__init__.__defaults__ == (STRANGERS_MAX, HELLO_TIMEOUT_S)
+    monkeypatch.setattr(Strangers.__init__, "__defaults__", (STRANGERS_MAX, 0.2))
     with MasterNode("127.0.0.1:0") as master, socket.create_connection(("127.0.0.1", master.port), timeout=10) as sock:
         sock.sendall(preamble(Purpose.CONTROL)[:6])
         assert sock.recv(1) == b""

@@ -14,11 +14,16 @@ from tests.native.rings import Rig, Work, copies
 
 ABORTS = 200
 IDLE_THREADS_MAX = 16  # kept by the native part for the next run
-LIMIT_S = 0.1 * float(os.environ.get("PCCL_TEST_SLOWNESS", "1"))
-"""What the issue asks. One in twenty may take longer: the machine may have given the processor to somebody else."""
-HOPELESS_S = 20 * LIMIT_S
+HOPELESS_S = 10.0
+
 
 MIXES = (("native",) * 4, ("native",) * 4, ("reference", "native", "native", "native"), ("reference",) * 4)
+
+
+def limit_s():
+    """100 ms, times how much longer everything takes: under a sanitizer, and on a machine that is busy with others."""
+    crowd = os.getloadavg()[0] / len(os.sched_getaffinity(0))
+    return 0.1 * float(os.environ.get("PCCL_TEST_SLOWNESS", "1")) * max(1.0, crowd)
 
 
 def threads():
@@ -101,7 +106,8 @@ def test_abort_at_any_moment(seed):
         campaign.aborted()
         campaign.right()
     campaign.rig.close()
-    assert sorted(campaign.took)[int(len(campaign.took) * 0.95)] < LIMIT_S
+    # One in twenty may take longer: its processor may have been given to somebody else.
+    assert sorted(campaign.took)[int(len(campaign.took) * 0.95)] < limit_s()
     assert threads() <= before + IDLE_THREADS_MAX
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("pccl run")]
     # For whoever runs with -s: how many runs were done, how many lanes broken, and the slowest abort.
@@ -137,7 +143,7 @@ def test_abort_while_nothing_moves(kind, size):
     began = time.perf_counter()
     run.abort()
     assert run.wait(HOPELESS_S)
-    assert time.perf_counter() - began < LIMIT_S * 2
+    assert time.perf_counter() - began < limit_s() * 2
     run.restore()
     assert run.cause == "aborted"
     assert np.all(array == 1)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from pccl.types import PeerId
+from tests.simulation.hostile import HostileHost
 from tests.simulation.plane import NO_PROGRESS_S
 
 if TYPE_CHECKING:
@@ -27,15 +29,43 @@ class Havoc:
             self._plan()
 
     def heal(self) -> None:
-        """No more faults, and those that last come to their end."""
+        """No more faults. Those that last come to their end, but for unreachable pairs that a ring can go around."""
         self.on = False
-        self._theatre.reach.heal()
+        self._heal_reach()
         for host in list(self._theatre.peers.values()):
+            if isinstance(host, HostileHost):
+                host.healed()
+                continue
             host.dies_after = None
             host.slowness_s = 0.0
             if not host.frozen_for_good:
                 host.thaw()
         self._theatre.master.thaw()
+
+    def _heal_reach(self) -> None:
+        """What cannot be dialled stays so in the groups that have a ring around it, whoever else is lost or let in."""
+        accepted = {known.peer for known in self._theatre.ledger.accepted()}
+        for group in range(self._theatre.plan.groups):
+            hosts = [host for host in self._theatre.peers.values() if host.identity.group == group]
+            sound = [host.identity.peer for host in hosts if not host.harms]
+            staying = [peer for peer in sound if peer in accepted] or sound
+            everybody = [host.identity.peer for host in hosts if not host.hostile]
+            if self._theatre.reach.ring_is_sure(staying, everybody):
+                self._last_blow(staying, everybody)
+            else:
+                self._theatre.reach.lift(everybody)
+
+    def _last_blow(self, staying: list[PeerId], everybody: list[PeerId]) -> None:
+        """One more peer dies, of those who stood between two that cannot reach each other: a new ring must be found."""
+        rings = {known.topology.ring for known in self._theatre.ledger.accepted() if known.topology is not None}
+        for ring in rings:
+            for rank, victim in enumerate(ring):
+                before, after = PeerId(ring[rank - 1]), PeerId(ring[(rank + 1) % len(ring)])
+                if victim in staying and self._theatre.reach.are_strangers(before, after):
+                    staying, everybody = ([peer for peer in peers if peer != victim] for peers in (staying, everybody))
+                    if self._theatre.reach.ring_is_sure(staying, everybody):
+                        self._theatre.peers[PeerId(victim)].crash()
+                    return
 
     def _plan(self) -> None:
         every_s = self._theatre.plan.fault_every_s
@@ -162,7 +192,6 @@ class Havoc:
         one, other = self._victim(), self._victim()
         if one is None or other is None or one is other:
             return ""
-        ways = [(one, other)] if self._random.random() < 0.5 else [(one, other), (other, one)]
-        for caller, target in ways:
-            self._theatre.reach.block(caller.identity.peer, target.identity.peer)
-        return f"{one.name} to {other.name}{' and back' if len(ways) == 2 else ''}"
+        both_ways = self._random.random() < 0.5
+        self._theatre.reach.part(one.identity.peer, other.identity.peer, both_ways)
+        return f"{one.name} to {other.name}{' and back' if both_ways else ''}"

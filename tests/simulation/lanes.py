@@ -54,7 +54,8 @@ def dial(host: "PeerHost", effect: Dial) -> None:
         # A refusing machine says so at once, a packet filter says nothing.
         silent = theatre.random.random() < theatre.plan.black_holes
         near = theatre.random.random() < theatre.plan.refused_at_once
-        wait_s = effect.timeout_s if silent else theatre.network.delay(0.0 if near else distance)
+        refused_s = theatre.random.uniform(0.0, 0.001) if near else theatre.network.delay(distance)
+        wait_s = effect.timeout_s if silent else refused_s
         theatre.scheduler.after(wait_s, host.post, _give_up, end, "timed out" if silent else "connection refused")
         return
     theatre.scheduler.after(effect.timeout_s, host.post, _give_up, end, "timed out")

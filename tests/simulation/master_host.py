@@ -29,8 +29,8 @@ class MasterHost(Host):
         self._connections: dict[int, Connection] = {}
         self._numbers = 0
 
-    def connected(self, connection: Connection, address: str) -> None:
-        """A peer has dialled the master."""
+    def connected(self, connection: Connection, address: str) -> int:
+        """A peer has dialled the master; the number of its connection."""
         self._numbers += 1
         number = self._numbers
         self._connections[number] = connection
@@ -41,6 +41,7 @@ class MasterHost(Host):
                 self.post(self._received, number, body, address)
 
         connection.attach(1, arrived, lambda cause: self.post(self._closed, number, cause))
+        return number
 
     def _received(self, number: int, body: bytes, address: str) -> None:
         if number in self._connections:

@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 class PeerHost(Host):
     """One process, for one membership."""
 
+    hostile = False
+    """It keeps no rule: see `hostile.py`."""
+
     def __init__(self, theatre: "Theatre", identity: PeerIdentity, address: tuple[str, int], distance_s: float) -> None:
         self.core = Peer(identity, theatre.plan.peer_limits)
         super().__init__(theatre.scheduler, self.core, identity.peer[:8])

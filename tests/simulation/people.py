@@ -196,7 +196,7 @@ def _think(person: Person) -> Script:
 def _collectives(person: Person) -> Generator[Think | Ask, tuple[Answer, ...], bool]:
     """Reduce all tags, again and again until each is committed or nobody else is there; True if somebody waits."""
     pending = False
-    requests: list[Request] = [Collective(tag, _spec(tag)) for tag in range(person.theatre.plan.tags)]
+    requests: list[Request] = [Collective(tag, spec_of(tag)) for tag in range(person.theatre.plan.tags)]
     if person.theatre.plan.style is Style.OVERLAP:
         requests.append(ArePeersPending())
     requests = yield from _stray(person, requests)
@@ -226,7 +226,8 @@ def _aborted(answer: Answer) -> bool:
     return isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED
 
 
-def _spec(tag: int) -> CollectiveSpec:
+def spec_of(tag: int) -> CollectiveSpec:
+    """What everybody asks for under this tag."""
     # From a part of one lane's share to several shares: some collectives get one lane, some all that are free.
     return CollectiveSpec(50_000 << tag % 4, DataType.FLOAT, ReduceOp.SUM)
 

@@ -7,7 +7,7 @@ from most runs.
 from enum import Enum
 from random import Random
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pccl.core.limits import MasterLimits, PeerLimits
 from tests.simulation.network import TCP_GIVES_UP_S
@@ -61,6 +61,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     run_failure: float
     lane_lost_by_abort: float
     nat: float
+    apart: float
+    """Probability that of two peers one cannot dial the other, or neither can."""
     black_holes: float
     """Probability that a dial which is not let through gets no answer instead of a refusal."""
     refused_at_once: float
@@ -89,11 +91,36 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 def draw(random: Random) -> Plan:
     """The plan of a seed."""
+    return _settled(random) if random.random() < 0.15 else _troubled(random)
+
+
+def _settled(random: Random) -> Plan:
+    """Many peers of one group of which some can never reach each other, while little else goes wrong."""
+    peers = random.choice((5, 6, 7, 8, 10))
+    return structs.replace(
+        _troubled(random),
+        peers=peers,
+        peers_max=peers + random.choice((1, 2, 4)),
+        groups=1,
+        nat=random.choice((0.0, 0.2)),
+        apart=random.choice((0.1, 0.2, 0.3)),
+        hostile=0,
+        faults=random.choice(({}, {"crash": 1.0, "join": 2.0})),
+        fault_every_s=10.0,
+        safety_s=random.choice((20.0, 60.0)),
+    )
+
+
+def _troubled(random: Random) -> Plan:
+    """Anything."""
     peers_max = random.choice((2, 3, 3, 4, 4, 5, 6, 8, 12, PEERS_MAX))
     groups = random.choice((1, 1, 1, 2, 3))
     present = {name: weight for name, weight in FAULTS.items() if random.random() < 0.4}
     quiet = random.random() < 0.1
     hostile = random.choice((0, 0, 0, 0, 0, 1, 1, 2))
+    if hostile and random.random() < 0.3:
+        # What a hostile peer does alone shows best where nothing else goes wrong.
+        quiet = True
     return Plan(
         peers=random.randint(1, peers_max),
         peers_max=peers_max,
@@ -110,6 +137,7 @@ def draw(random: Random) -> Plan:
         run_failure=random.choice((0.0, 0.0, 0.02)),
         lane_lost_by_abort=random.choice((0.0, 0.3, 1.0)),
         nat=random.choice((0.0, 0.0, 0.2, 0.5)),
+        apart=0.0,
         black_holes=random.choice((0.0, 0.5, 1.0)),
         refused_at_once=random.choice((0.0, 0.5, 1.0)),
         hostile=hostile,
@@ -142,6 +170,7 @@ def by_hand() -> Plan:
         run_failure=0.0,
         lane_lost_by_abort=0.0,
         nat=0.0,
+        apart=0.0,
         black_holes=0.0,
         refused_at_once=0.0,
         hostile=0,

@@ -68,7 +68,8 @@ class Plane:
         theatre = self._theatre
         run = self._runs.setdefault(effect.attempt, Run(effect.attempt, effect.size))
         part = Part(host, effect, run, theatre.random.randrange(1, 1_000_000))
-        theatre.audience.tell("run_started", part)
+        if not host.hostile:
+            theatre.audience.tell("run_started", part)
         run.parts[effect.rank] = part
         self._parts[host.name, effect.attempt] = part
         for end in part.ends():
@@ -79,6 +80,10 @@ class Plane:
                 self.stall(end)
         if len(run.parts) == run.size:
             self._plan_end(run)
+        if theatre.plan.hostile:
+            # Whoever takes part without sending a byte is found out by the data plane alone.
+            stall_s = theatre.plan.run_s + NO_PROGRESS_S
+            theatre.scheduler.after(stall_s, self._end, part, "no progress", ())
         if theatre.random.random() < theatre.plan.run_failure:
             theatre.scheduler.after(theatre.random.uniform(0.0, theatre.plan.run_s), self._end, part, "bad segment", ())
 

@@ -43,9 +43,15 @@ class Reach:
         self.blocked.add((caller, target))
         self.note_trouble(caller, target)
 
+    def part(self, caller: PeerId, target: PeerId, both_ways: bool) -> None:
+        """From now on the caller cannot dial the target, nor perhaps the target the caller."""
+        self.block(caller, target)
+        if both_ways:
+            self.block(target, caller)
+
     def note_trouble(self, one: PeerId, other: PeerId) -> None:
         """If these two cannot reach each other from either side, a refusal of one of them is just."""
-        if not self.can_dial(one, other) and not self.can_dial(other, one):
+        if self.are_strangers(one, other):
             self._cut_off.update((one, other))
 
     def trouble(self, *peers: PeerId) -> None:
@@ -60,6 +66,10 @@ class Reach:
         """Whether this peer may be refused as unreachable."""
         return host.identity.peer in self._cut_off or self.troubled(host)
 
+    def hampers(self, peer: PeerId) -> bool:
+        """Whether somebody cannot dial this peer, or it somebody."""
+        return peer in self.behind_nat or any(peer in pair for pair in self.blocked)
+
     def ring_is_sure(self, staying: Collection[PeerId], others: Collection[PeerId]) -> bool:
         """Whether those who stay have a ring of pairs that can dial, together with any of the others.
 
@@ -67,16 +77,20 @@ class Reach:
         than a ring needs, so a search need not be clever to find one.
         """
         everybody = {*staying, *others}
-        cut_off = max((self._strangers(peer, everybody) for peer in everybody), default=0)
+        cut_off = max((self.strangers(peer, everybody) for peer in everybody), default=0)
         return cut_off == 0 or 2 * (1 + cut_off) <= len(staying)
 
-    def _strangers(self, peer: PeerId, others: Iterable[PeerId]) -> int:
-        """How many others this peer can neither dial nor be dialled by."""
-        return sum(
-            not self.can_dial(peer, other) and not self.can_dial(other, peer) for other in others if other != peer
-        )
+    def strangers(self, peer: PeerId, others: Iterable[PeerId]) -> int:
+        """How many others this peer cannot reach."""
+        return sum(self.are_strangers(peer, other) for other in others if other != peer)
+
+    def are_strangers(self, one: PeerId, other: PeerId) -> bool:
+        """Neither can dial the other."""
+        return not self.can_dial(one, other) and not self.can_dial(other, one)
 
     def lift(self, peers: Collection[PeerId]) -> None:
-        """From now on everybody can dial these peers, and they can dial everybody."""
+        """From now on everybody can dial these peers, and they can dial everybody; what failed before may still cost
+        them their place."""
+        self.trouble(*self._cut_off.intersection(peers))
         self.behind_nat.difference_update(peers)
         self.blocked = {pair for pair in self.blocked if pair[0] not in peers and pair[1] not in peers}

@@ -147,8 +147,8 @@ class Story:
         number = len(self.theatre.hosts_by_name) + 1
         address = (f"10.0.0.{number}", 40_000)
         group, lanes = int(chosen.get("group", 0)), int(chosen.get("lanes", 0))
-        host = self.theatre.place(PeerIdentity(PeerId(name), group, *address, lanes), address)
-        host.distance_s = WAY_S
+        identity = PeerIdentity(PeerId(name), group, *address, lanes)
+        host = self.theatre.place(PeerHost(self.theatre, identity, address, WAY_S))
         if "nat" in options:
             self.theatre.reach.behind_nat.add(host.identity.peer)
         host.call(host.next_number(), WaitAccepted())

@@ -11,7 +11,8 @@ from pccl.core.peer import PeerIdentity
 from pccl.types import PeerId
 from tests.simulation import checkers
 from tests.simulation.faults import Havoc
-from tests.simulation.ledger import Ledger
+from tests.simulation.hostile import HostileHost
+from tests.simulation.ledger import Known, Ledger
 from tests.simulation.master_host import MasterHost
 from tests.simulation.network import TCP_GIVES_UP_S, Connection, Network
 from tests.simulation.peer_host import PeerHost
@@ -29,6 +30,9 @@ SAMPLE_S = 2.5
 STEPS_AFTER_HEALING = 3
 STEPS_MAX = 4_000
 """Events of a safety phase: about 40 ms of computing. A run of many peers ends earlier, not slower."""
+
+HOSTILE_ENTRANCES_MAX = 10
+"""How often hostile peers enter a run: each is put out sooner or later and comes back under another name."""
 
 _WORD = re.compile(r"[\w-]+")
 
@@ -52,6 +56,7 @@ class Theatre:
         self.peers: dict[PeerId, PeerHost] = {}
         """Processes that run, by identity."""
         self.hosts_by_name: dict[str, PeerHost] = {}
+        self._hosts_by_connection: dict[int, PeerHost] = {}
         self.faults_done = 0
         self.computing_s = 0.0
         """Time in which at least one person computed."""
@@ -69,12 +74,16 @@ class Theatre:
         self._sample()
         for _ in range(self.plan.peers):
             self.scheduler.after(self.random.uniform(0.0, 2.0), self.enter)
+        for _ in range(self.plan.hostile):
+            self.scheduler.after(self.random.choice((0.0, 2.0, 30.0)) * self.random.random(), self._enter_hostile)
         self.havoc.start()
         self.scheduler.run(self.plan.safety_s, lambda: self.scheduler.steps > STEPS_MAX)
         if self.plan.master_crashes:
             self.master.dies_after = self.random.randrange(4)
             self.scheduler.run(self.scheduler.now + 5.0, lambda: self.master.gone)
             self.master.crash()
+        if self.random.random() < 0.5:
+            self.enter()
         self._line("HEAL", "no more faults")
         self.acting = False
         self.havoc.heal()
@@ -97,13 +106,13 @@ class Theatre:
 
     def _reached_goal(self, host: PeerHost) -> bool:
         person = host.person
-        if host.gone or host.frozen_for_good or person is None:
+        if host.gone or host.frozen_for_good or host.hostile or person is None:
             return True
         return person.steps >= self._goals.get(host.identity.peer, 0)
 
     def _farewell(self) -> None:
         for host in list(self.peers.values()):
-            if host.frozen_for_good:
+            if host.frozen_for_good or host.hostile:
                 host.crash()
             elif host.person is not None and (not self.master.gone or self.random.random() < 0.5):
                 self.scheduler.after(self.random.uniform(0.0, 3.0), host.person.leave)
@@ -122,25 +131,45 @@ class Theatre:
         """A new peer joins, perhaps where another one was; its name, or nothing if the run is full."""
         if len(self.peers) >= self.plan.peers_max or not self.acting or self.master.gone:
             return ""
-        number = len(self.hosts_by_name) + 1
-        peer = PeerId(f"{self.random.randrange(256):02x}-p{number:04d}" + "0" * 24)
-        group = self.random.randrange(self.plan.groups)
-        host, port = address or (f"10.0.{number // 256}.{number % 256}", 40_000)
-        announced = host if self.random.random() < 0.5 else ""
-        identity = PeerIdentity(peer, group, announced, port, self.plan.lanes[group])
-        joined = self.place(identity, (host, port))
-        joined.person = Person(joined, train)
-        self.scheduler.after(self.random.uniform(0.0, 0.05), joined.post, joined.person.start)
+        identity, address = self._identity("p", address)
+        joined = self.place(PeerHost(self, identity, address, self._distance()))
+        self.hire(joined)
+        peer = identity.peer
         if self.random.random() < self.plan.nat:
             self.reach.behind_nat.add(peer)
         for other in self.peers:
+            if self.random.random() < self.plan.apart:
+                caller, target = self.random.sample((peer, other), 2)
+                self.reach.part(caller, target, self.random.random() < 0.5)
             self.reach.note_trouble(peer, other)
         return joined.name
 
-    def place(self, identity: PeerIdentity, address: tuple[str, int]) -> PeerHost:
+    def _enter_hostile(self) -> None:
+        """A hostile peer comes, or comes back under another name."""
+        entrances = sum(host.hostile for host in self.hosts_by_name.values())
+        if not self.acting or self.master.gone or entrances >= HOSTILE_ENTRANCES_MAX:
+            return
+        self.place(HostileHost(self, *self._identity("h", None), self._distance()))
+
+    def _identity(self, kind: str, address: tuple[str, int] | None) -> tuple[PeerIdentity, tuple[str, int]]:
+        number = len(self.hosts_by_name) + 1
+        peer = PeerId(f"{self.random.randrange(256):02x}-{kind}{number:04d}" + "0" * 24)
+        group = self.random.randrange(self.plan.groups)
+        host, port = address or (f"10.0.{number // 256}.{number % 256}", 40_000)
+        announced = host if self.random.random() < 0.5 else ""
+        return PeerIdentity(peer, group, announced, port, self.plan.lanes[group]), (host, port)
+
+    def _distance(self) -> float:
+        return self.random.uniform(0.0, self.plan.distance_s)
+
+    def hire(self, host: PeerHost) -> None:
+        """Somebody trains at this peer."""
+        host.person = Person(host, train)
+        self.scheduler.after(self.random.uniform(0.0, 0.05), host.post, host.person.start)
+
+    def place(self, host: PeerHost) -> PeerHost:
         """Start a peer's process, which dials the master."""
-        host = PeerHost(self, identity, address, self.random.uniform(0.0, self.plan.distance_s))
-        self.peers[identity.peer] = self.hosts_by_name[host.name] = host
+        self.peers[host.identity.peer] = self.hosts_by_name[host.name] = host
         self.reach.listen(host)
         self.scheduler.after(self.network.delay(2 * host.distance_s), self._connect, host)
         return host
@@ -150,8 +179,13 @@ class Theatre:
             host.connected(None)
             return
         connection = Connection(self.network, host.distance_s)
-        self.master.connected(connection, host.address[0])
+        self._hosts_by_connection[self.master.connected(connection, host.address[0])] = host
         host.connected(connection)
+
+    def host_of(self, known: Known) -> PeerHost | None:
+        """Who really is at the other end of a control connection, as long as that process runs."""
+        host = self._hosts_by_connection.get(known.connection)
+        return None if host is None or host.gone else host
 
     def host_ended(self, host: PeerHost) -> None:
         """A process has ended; its owner may start another one."""
@@ -159,7 +193,9 @@ class Theatre:
         del self.peers[host.identity.peer]
         if host.person is not None:
             host.person.gone()
-        if self.acting and self.random.random() < self.plan.rejoin:
+        if host.hostile:
+            self.scheduler.after(self.random.uniform(0.0, 20.0), self._enter_hostile)
+        elif self.acting and self.random.random() < self.plan.rejoin:
             address = host.address if self.random.random() < 0.5 else None
             self.scheduler.after(self.random.uniform(0.0, 10.0), self.enter, address)
 
@@ -189,8 +225,9 @@ class Theatre:
         return {self.hosts_by_name[word].identity.peer for word in words if word in self.hosts_by_name}
 
     def standing_faults(self) -> int:
-        """Faults that last: each may prolong a wait as often as a fresh one."""
-        return len(self.reach.blocked) + len(self.reach.behind_nat) + sum(host.frozen for host in self.peers.values())
+        """Faults that last: each may prolong a wait as often as a fresh one. Pairs that cannot dial each other are
+        none: a ring goes around them, or they cost a peer its place, which is counted when it happens."""
+        return sum(host.frozen for host in self.peers.values())
 
     def _line(self, who: str, text: str) -> None:
         if self.trace.on:

@@ -271,6 +271,7 @@ PUBLIC_NAMES_OF_PCCL = (
     "GLOBAL_WORLD_SIZE",
     "LOCAL_WORLD_SIZE",
     "local_world_size",
+    "world_size",
     "MasterNode",
 )
 """Scripts written for PCCL use these; they stay."""

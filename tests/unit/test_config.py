@@ -4,8 +4,19 @@ import logging
 
 import pytest
 
-from pccl.config import Address, MasterConfig, MasterLimitSettings, PeerConfig, PeerLimitSettings, configure_logging
+from pccl.config import (
+    ANNOUNCED_HOST,
+    CONNECTION_DEAD_S,
+    HOST_MAX,
+    Address,
+    MasterConfig,
+    MasterLimitSettings,
+    PeerConfig,
+    PeerLimitSettings,
+    configure_logging,
+)
 from pccl.config import parse_address as parse
+from pccl.core import messages
 from pccl.core.limits import MasterLimits, PeerLimits
 from pccl.errors import UsageError
 
@@ -29,11 +40,46 @@ def test_addresses(text, host, port):
 
 
 @pytest.mark.parametrize(
-    "text", ["host", "[::1]", "::1", "::1:48148", "host:", "host:x", "host:-1", "host:65536", "a b:1"]
+    "text",
+    [
+        "host",
+        "[::1]",
+        "::1",
+        "::1:48148",
+        "host:",
+        "host:x",
+        "host:-1",
+        "host:65536",
+        "a b:1",
+        "foo..bar:1",
+        ".:1",
+        ".foo:1",
+        "x\0y:1",
+        "x\ny:1",
+        f"{'a' * 64}.example:1",
+        f"{'a.' * 128}example:1",
+    ],
 )
 def test_bad_addresses_are_named(text):
     with pytest.raises(UsageError, match="address: "):
         parse("address", text)
+
+
+def test_names_are_kept_as_they_are_asked_for():
+    assert parse("address", "bücher.example:1").host == "xn--bcher-kva.example"
+    assert parse("address", "my_host.local.:1").host == "my_host.local."
+    assert parse("address", "[fe80::1%eth0]:1").host == "fe80::1%eth0"
+
+
+def test_an_announced_name_must_fit_the_message():
+    """Else the master would take the greeting for garbage and say nothing."""
+    assert peer_config(announce="bücher.example").announce.host == "xn--bcher-kva.example"
+    for host in ("a/b", "a+b", "'"):
+        with pytest.raises(UsageError, match="PCCL_ANNOUNCE"):
+            peer_config(announce=host)
+    (bounds,) = [each for each in messages.Host.__metadata__ if each.pattern]
+    assert bounds.pattern == rf"\A{ANNOUNCED_HOST.pattern}\Z"
+    assert bounds.max_length == HOST_MAX
 
 
 @pytest.mark.parametrize(
@@ -84,6 +130,8 @@ def test_the_environment_fills_what_was_not_passed(monkeypatch):
         ("PCCL_LANES", "many"),
         ("PCCL_LANES", "1025"),
         ("PCCL_DIAL_TIMEOUT_S", "0"),
+        ("PCCL_DIAL_TIMEOUT_S", "1e-9"),
+        ("PCCL_CONNECTION_DEAD_S", "1"),
         ("PCCL_DIAL_TIMEOUT_S", "nan"),
         ("PCCL_MASTER_SILENCE_S", "inf"),
         ("PCCL_EARLY_OFFERS_MAX", "0"),
@@ -103,6 +151,26 @@ def test_a_bad_limit_is_named(limits):
         peer_config(**limits)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("default_lanes", 1025), ("default_lanes", 0), ("peers_max", 65537), ("connection_dead_s", 0)]
+)
+def test_a_bad_limit_of_the_master_is_named(name, value):
+    with pytest.raises(UsageError, match=name):
+        MasterConfig.resolve(":0", {name: value})
+
+
+def test_when_a_connection_is_dead_can_be_set(monkeypatch):
+    assert peer_config().connection_dead_s == CONNECTION_DEAD_S
+    assert peer_config(connection_dead_s=90).connection_dead_s == 90.0
+    monkeypatch.setenv("PCCL_CONNECTION_DEAD_S", "120")
+    assert MasterConfig.resolve(":0", {}).connection_dead_s == peer_config().connection_dead_s == 120.0
+
+
+def test_an_interruption_is_judged_by_one_measure():
+    """The kernel's limit strikes although nobody waits, so it must not be the stricter one."""
+    assert min(MasterLimits().silence_s, PeerLimits().master_silence_s, PeerLimits().stall_s) <= CONNECTION_DEAD_S
+
+
 def test_an_unknown_limit_is_named():
     with pytest.raises(UsageError, match="no setting 'dial_timeout'"):
         peer_config(dial_timeout=1)
@@ -115,8 +183,8 @@ def test_a_bad_group_is_named(group):
 
 
 def test_every_limit_can_be_passed():
-    assert set(MasterLimitSettings.__annotations__) == set(MasterLimits.__struct_fields__)
-    assert set(PeerLimitSettings.__annotations__) == set(PeerLimits.__struct_fields__)
+    assert set(MasterLimitSettings.__annotations__) == {*MasterLimits.__struct_fields__, "connection_dead_s"}
+    assert set(PeerLimitSettings.__annotations__) == {*PeerLimits.__struct_fields__, "connection_dead_s"}
 
 
 @pytest.fixture

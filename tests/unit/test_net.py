@@ -3,73 +3,21 @@
 import asyncio
 import contextlib
 import os
-import socket
 import threading
 
 import pytest
 
-from pccl.core.effects import (
-    AcceptLane,
-    Dial,
-    DialFailed,
-    LaneClosed,
-    LaneDialled,
-    LaneOffered,
-    Received,
-    Send,
-)
-from pccl.core.messages import Join, LaneHello, Welcome
+from pccl.core.effects import Received, Send
+from pccl.core.messages import Join, Welcome
 from pccl.net import sockets
+from pccl.net.bounds import Bounds
 from pccl.net.connection import BACKLOG_MAX
-from pccl.net.driver import Driver
-from pccl.net.lanes import Lanes
 from pccl.net.listening import Strangers
 from pccl.net.master_shell import MasterShell
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.wire.codec import encode
 from pccl.wire.framing import Purpose, frame, preamble
-
-PATIENCE_S = 10.0
-
-
-def run(work):
-    async def bounded():
-        async with asyncio.timeout(PATIENCE_S):
-            return await work
-
-    return asyncio.run(bounded())
-
-
-async def until(holds):
-    """Look until it holds; `run` bounds it."""
-    while not holds():  # noqa: ASYNC110 - a core that is scripted has no event to offer
-        await asyncio.sleep(0.001)
-
-
-class ScriptedCore:
-    """Answers each event with what `answer` says; remembers events and their times."""
-
-    def __init__(self, answer=lambda event: [], deadline=None):
-        self.answer = answer
-        self.deadline = deadline
-        self.events = []
-        self.times = []
-
-    def handle(self, event, now):
-        self.events.append(event)
-        self.times.append(now)
-        return self.answer(event)
-
-    def next_deadline(self):
-        return self.deadline
-
-
-def drive(core, carry_out=lambda effect: None, on_bug=None):
-    def unexpected(error):
-        raise error
-
-    return Driver(core, "tick", carry_out, on_bug or unexpected)
-
+from tests.unit.scripted import PATIENCE_S, ScriptedCore, drive, run, until
 
 # ── driver ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -153,6 +101,28 @@ def test_a_core_that_raises_ends_the_driver(caplog):
     assert "internal error" in caplog.text
 
 
+def test_work_that_raises_ends_the_driver(caplog):
+    """Its event will never come: the core must not wait for it."""
+
+    async def story():
+        bugs = []
+        core = ScriptedCore()
+        driver = drive(core, on_bug=bugs.append)
+
+        async def work():
+            await asyncio.sleep(0)
+            raise ValueError("nobody thought of this")
+
+        driver.start(work())
+        await until(lambda: bugs)
+        driver.post(1)
+        assert core.events == []
+        assert isinstance(bugs[0], ValueError)
+
+    run(story())
+    assert "internal error" in caplog.text
+
+
 # ── strangers ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -191,7 +161,7 @@ JOIN = Join("a" * 32, 0, "", 1234, 0)
 @contextlib.asynccontextmanager
 async def master_shell(core, host="127.0.0.1"):
     notes = []
-    shell = MasterShell(core, notes.append, pytest.fail)
+    shell = MasterShell(core, Bounds(), notes.append, pytest.fail)
     shell.open(host, 0)
     try:
         yield shell
@@ -248,133 +218,6 @@ def test_words_after_a_broken_message_are_not_heard():
             writer.close()
 
     run(story())
-
-
-# ── lanes ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class TwoPeers:
-    """Two ends of lanes. The receiver accepts everything that it is offered."""
-
-    def __init__(self):
-        self.dialler, self.receiver = Lanes(), Lanes()
-        self.dialler_core = ScriptedCore()
-        self.receiver_core = ScriptedCore(self._accept)
-        self.dialler.report_to(drive(self.dialler_core))
-        self.receiver.report_to(drive(self.receiver_core, self.receiver.accept))
-        self.port = self.receiver.listen("127.0.0.1", 0)
-
-    def _accept(self, event):
-        match event:
-            case LaneOffered(offer, hello):
-                return [AcceptLane(offer, hello.link, hello.lane)]
-        return []
-
-    def dial(self, port=None, timeout_s=5.0):
-        hello = LaneHello("run", "a", "b", 7, 0)
-        self.dialler.dial(Dial(hello, "127.0.0.1", port or self.port, timeout_s))
-
-    async def stand(self):
-        self.dial()
-        await until(lambda: LaneDialled(7, 0) in self.dialler_core.events)
-
-    def stop(self):
-        for lanes in (self.dialler, self.receiver):
-            with contextlib.suppress(IndexError):
-                lanes.stop()
-
-
-def two_peers(story):
-    async def play():
-        peers = TwoPeers()
-        try:
-            await story(peers)
-        finally:
-            peers.stop()
-            await asyncio.sleep(0)
-
-    run(play())
-
-
-def test_a_closed_lane_is_noticed_at_the_other_end():
-    async def story(peers):
-        await peers.stand()
-        peers.dialler.close((7, 0))
-        await until(lambda: len(peers.receiver_core.events) == 2)
-        assert isinstance(peers.receiver_core.events[1], LaneClosed)
-
-    two_peers(story)
-
-
-def test_bytes_that_come_before_their_run_are_kept_for_it():
-    """The previous peer may have got its start first; what it sends must not look like a broken lane."""
-
-    async def story(peers):
-        await peers.stand()
-        (sock,) = peers.dialler.lend([(7, 0)])
-        sock.send(b"early")
-        await asyncio.sleep(0.02)
-        (other,) = peers.receiver.lend([(7, 0)])
-        assert other.recv(100) == b"early"
-        peers.receiver.give_back([(7, 0)], [])
-        peers.dialler.give_back([(7, 0)], [(7, 0)])
-        await until(lambda: len(peers.receiver_core.events) == 2)
-        assert isinstance(peers.receiver_core.events[1], LaneClosed)
-
-    two_peers(story)
-
-
-def test_a_lent_lane_is_closed_when_it_comes_back():
-    async def story(peers):
-        await peers.stand()
-        (sock,) = peers.dialler.lend([(7, 0)])
-        peers.dialler.close((7, 0))
-        # Not closed under the data plane's hands, but of no more use.
-        assert sock.fileno() >= 0
-        assert sock.recv(1) == b""
-        assert peers.dialler.lend([(7, 0)]) is None
-        peers.dialler.give_back([(7, 0)], [])
-        assert sock.fileno() == -1
-
-    two_peers(story)
-
-
-def test_a_dial_that_nobody_answers_fails_in_time():
-    async def story(peers):
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            peers.dial(silent.getsockname()[1], timeout_s=0.05)
-            await until(lambda: peers.dialler_core.events)
-        (failed,) = peers.dialler_core.events
-        assert isinstance(failed, DialFailed)
-        assert "did not answer within 0.05 s" in failed.cause
-
-    two_peers(story)
-
-
-def test_closing_ends_a_dial_under_way():
-    async def story(peers):
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            peers.dial(silent.getsockname()[1])
-            other, _ = await asyncio.to_thread(silent.accept)
-            peers.dialler.close((7, 0))
-            with other:
-                other.settimeout(PATIENCE_S)
-                while await asyncio.to_thread(other.recv, 4096):
-                    pass
-        assert peers.dialler_core.events == []
-
-    two_peers(story)
-
-
-def test_a_dial_that_is_refused_says_so():
-    async def story(peers):
-        with socket.socket() as held:
-            held.bind(("127.0.0.1", 0))
-            peers.dial(held.getsockname()[1])
-            await until(lambda: peers.dialler_core.events)
-        assert "Connection refused" in peers.dialler_core.events[0].cause
-
-    two_peers(story)
 
 
 # ── sockets, threads ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -85,7 +85,7 @@ BAD = {
     # words
     "word in a function": (NET, "def add_worker() -> None: ...", "not 'worker'"),
     "word in a class": (NET, "class ClientTable: ...", "not 'client'"),
-    "word in an argument": (NET, "def f(world_size: int) -> None: ...", "not 'world'"),
+    "word in an argument": (NET, "def f(world: int) -> None: ...", "not 'world'"),
     "word in a variable": (NET, "seq_nr = 1", "not 'seq nr'"),
     "word in an attribute": (NET, "self.checksum = 1", "not 'checksum'"),
     "word in a plural": (NET, "replicas = 1", "not 'replica'"),

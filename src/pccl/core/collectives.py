@@ -191,12 +191,14 @@ class Collectives:
             if life.stage is LifeStage.STOPPED:
                 self._tell(life, False, now)
         ready = [life for life in lives if life.stage is LifeStage.READY]
+        round_trip_s = self._roster.round_trip_s(self._roster.ring(group)) if ready else 0.0
         for place, life in enumerate(ready):
             free = self._free_lanes(group)
             if not free:
                 break
             spec = next(iter(life.ballot.votes.values()))
-            self._start(life, spec, free[: lane_share(len(free), len(ready) - place, spec)], now)
+            share = lane_share(len(free), len(ready) - place, spec, round_trip_s)
+            self._start(life, spec, free[:share], now)
 
     def _free_lanes(self, group: int) -> tuple[int, ...]:
         used = {lane for life in self.holding_lanes(group) for lane in life.lanes}

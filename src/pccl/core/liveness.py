@@ -47,7 +47,8 @@ class Liveness:
         self._waited_since = dict.fromkeys(self._waited_since, now)
 
     def _silence(self, member: Member, now: float) -> float:
-        return now - max(member.heard_at, self._waited_since[member.peer])
+        """For how long it owes us an answer. Other words of its own do not count: it may speak and not hear us."""
+        return now - max(member.pings[0], self._waited_since[member.peer]) if member.pings else 0.0
 
     @property
     def interval_s(self) -> float:

@@ -91,8 +91,6 @@ class Master:
         if member is None:
             self._greet(event, now)
             return
-        if not isinstance(event.message, Ping):
-            member.heard_at = now
         try:
             self._dispatch(member, event.message, now)
         except Violation as violation:
@@ -111,7 +109,7 @@ class Master:
             return
         member = Member(PeerId(join.peer), join.group, event.connection, (join.host or event.host, join.port))
         member.lanes = join.lanes
-        member.joined_at = member.heard_at = now
+        member.joined_at = now
         self.roster.add_candidate(member, self.limits.default_lanes)
         self.outbox.send((member.peer,), Welcome(self.run))
 
@@ -266,7 +264,7 @@ class Master:
         if self._watch_at is not None and self._watch_at <= now:
             for member in self.liveness.watch(self._waited_for(), now):
                 limit = self.liveness.limit(member)
-                self._expel(member, f"it sent nothing for {limit:g} s while others waited for it", now)
+                self._expel(member, f"it answered nothing for {limit:g} s while others waited for it", now)
 
     def _watch(self, now: float) -> None:
         """Look again in a while if anybody waits; say for what if they have waited long."""

@@ -5,6 +5,7 @@ Owns membership and nothing else: it does not know how peers come to be accepted
 
 from collections import deque
 from collections.abc import Iterable
+from math import inf
 
 from pccl.core.messages import Topology
 from pccl.core.ring import Pair
@@ -25,20 +26,23 @@ class Member:
         self.dials = False
         """Links with this peer stood only when it was the one that dialled: it is probably behind NAT."""
         self.joined_at = 0.0
-        self.heard_at = 0.0
-        """When its last message came, pings aside: they prove that it speaks, not that it hears."""
         self.pings: deque[float] = deque()
         """When we sent the pings that it has not answered."""
         self.answered_at = 0.0
         """When it last answered a ping of ours: it was there, and heard us."""
+        self.round_trip_s = inf
+        """The shortest time between a ping and its answer."""
         self.slow_at = 0.0
         """When it last turned out not to have been there for a while: an answer came late."""
 
     def answer(self, now: float, prompt_s: float) -> None:
         """It answered a ping; answers come in the order of the pings."""
         self.answered_at = now
-        if self.pings and now - self.pings.popleft() > prompt_s:
-            self.slow_at = now
+        if self.pings:
+            taken_s = now - self.pings.popleft()
+            self.round_trip_s = min(self.round_trip_s, taken_s)
+            if taken_s > prompt_s:
+                self.slow_at = now
 
 
 class Roster:
@@ -74,6 +78,10 @@ class Roster:
     def ring(self, group: int) -> tuple[PeerId, ...]:
         """The ring of a group, empty if it has no accepted peer."""
         return self.rings.get(group, ())
+
+    def round_trip_s(self, ring: Iterable[PeerId]) -> float:
+        """An upper bound on the round trip between any two of these peers: by way of the master."""
+        return 2 * max((self.accepted[peer].round_trip_s for peer in ring), default=inf)
 
     def __len__(self) -> int:
         return len(self.accepted) + len(self.candidates)

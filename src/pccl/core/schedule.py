@@ -9,6 +9,10 @@ STRIPE_BYTES_MIN = 256 * 1024
 """A collective gets no more lanes than it can give this many bytes each: below it a stripe is shorter than what one
 connection has in flight on a wide-area link anyway, and the lane serves another collective better."""
 
+NEAR_S = 0.005
+"""With round trips below this one connection fills the link: 5 ms at 10 Gbit/s are 6 MB in flight, which the kernel's
+own buffers hold. More lanes would only cost wake-ups and system calls."""
+
 SEGMENT_BYTES_MIN = 16 * 1024
 """Smaller segments cost more in headers and system calls than their finer pipelining gains."""
 
@@ -21,9 +25,9 @@ SEGMENTS_PER_LANE = 4
 being reduced and a third sent on, and a slow lane can be overtaken by the others."""
 
 
-def lane_share(free: int, waiting: int, spec: CollectiveSpec) -> int:
+def lane_share(free: int, waiting: int, spec: CollectiveSpec, round_trip_s: float) -> int:
     """How many of the free lanes a collective gets when `waiting` ones, itself included, are ready to start."""
-    useful = -(-spec.count * spec.dtype.itemsize // STRIPE_BYTES_MIN)
+    useful = -(-spec.count * spec.dtype.itemsize // STRIPE_BYTES_MIN) if round_trip_s > NEAR_S else 1
     return max(1, min(free // waiting, useful))
 
 

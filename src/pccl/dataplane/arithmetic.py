@@ -123,7 +123,8 @@ def check(data: Bytes) -> int:
     mixed = words ^ keys
     products = (mixed & np.uint64(0xFFFFFFFF)) * (mixed >> half)
     shares = products + ((words << half) | (words >> half))
-    total = int(shares.sum(dtype=np.uint64)) + int(words.sum(dtype=np.uint64)) * _PLAIN
-    total = (total ^ len(data) * _STEP) & _LOW_64
-    total = (total ^ (total >> 32)) * _FINISH & _LOW_64
-    return total ^ (total >> 32)
+    total, plain = (int(each.sum(dtype=np.uint64)) for each in (shares, words))
+    plain = (plain ^ plain >> 32) * _PLAIN & _LOW_64  # not linear: what leaves one sum as it was cannot cancel here
+    total ^= plain ^ plain >> 29 ^ len(data) * _STEP & _LOW_64
+    total = (total ^ total >> 32) * _FINISH & _LOW_64
+    return total ^ total >> 32

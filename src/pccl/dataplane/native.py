@@ -15,6 +15,8 @@ from pccl.core.effects import RunEnded, StartRun
 from pccl.dataplane.buffers import Buffers
 from pccl.dataplane.offers import Offers, Traffic
 
+Lanes = Sequence[socket.socket]
+
 
 @dataclass(frozen=True, slots=True)
 class BuildInfo:
@@ -42,10 +44,12 @@ def build_info() -> BuildInfo:
 class NativeRun:
     """One native run and what it is told to report to."""
 
-    def __init__(self, effect: StartRun, run: _native.Run, ended: Callable[[RunEnded], None]) -> None:
+    def __init__(self, effect: StartRun, run: _native.Run, ended: Callable[[RunEnded], None], lanes: Lanes) -> None:
         self.run = run
         self._effect = effect
         self._ended = ended
+        self._lanes = lanes
+        """Kept: were the sockets collected while the run is stopping, their numbers could become somebody else's."""
 
     def restore(self) -> None:
         """Put the input back."""
@@ -77,8 +81,8 @@ class NativePlane:
     def start(
         self,
         run: StartRun,
-        to_next: Sequence[socket.socket],
-        from_prev: Sequence[socket.socket],
+        to_next: Lanes,
+        from_prev: Lanes,
         ended: Callable[[RunEnded], None],
     ) -> None:
         """Begin a run; see `DataPlane`."""
@@ -88,7 +92,7 @@ class NativePlane:
             return
         lanes = [lane.fileno() for lane in to_next], [lane.fileno() for lane in from_prev]
         native = _native.start(_plan(run, self._stall_s), *_addresses(buffers), *lanes, self._open_notifier())
-        this = self._running[run.attempt] = NativeRun(run, native, ended)
+        this = self._running[run.attempt] = NativeRun(run, native, ended, (*to_next, *from_prev))
         self.offers.began(run.tag, this)
 
     def abort(self, tag: int, attempt: int) -> None:

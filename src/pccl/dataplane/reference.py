@@ -60,7 +60,9 @@ class ReferenceRun:
                     raise Failed("no byte moved for too long")
 
     def restore(self) -> None:
-        """Put the input back."""
+        """Put the input back; stops the run and waits for its end first if need be."""
+        self.abort()
+        self.join()
         self._ring.restore()
 
     @property

@@ -37,9 +37,10 @@ from pccl.core.effects import (
     Tick,
 )
 from pccl.core.messages import ToMaster
-from pccl.net import sockets
+from pccl.net.bounds import Bounds
 from pccl.net.connection import PeerEnd
 from pccl.net.data_plane import DataPlane
+from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.lanes import LaneKey, Lanes
 from pccl.wire.codec import decode_to_peer, encode
@@ -55,11 +56,12 @@ class NotOurMaster(Exception):
 class PeerShell:
     """Everything around a peer's core. Lives in one event loop."""
 
-    def __init__(self, data_plane: DataPlane, on_note: Callable[[str], None]) -> None:
+    def __init__(self, data_plane: DataPlane, bounds: Bounds, on_note: Callable[[str], None]) -> None:
         self._data_plane = data_plane
         self._on_note = on_note
         self._loop = asyncio.get_running_loop()
-        self._lanes = Lanes()
+        self._lanes = Lanes(bounds)
+        self._dialler = Dialler(bounds.connection_dead_s)
         self._driver: Driver[PeerEvent, PeerEffect] | None = None
         self._master: PeerEnd | None = None
         self._master_closing = False
@@ -76,26 +78,35 @@ class PeerShell:
         return self._lanes.listen(host, port)
 
     async def join(self, core: Core[PeerEvent, PeerEffect], master: tuple[str, int], timeout_s: float) -> None:
-        """Connect to the master and let the core speak. Raises `OSError` (try again, maybe) or `NotOurMaster`."""
+        """Connect to the master and let the core speak, which it does at once: its first message travels with our
+        preamble. Raises `OSError` (try again, maybe) or `NotOurMaster`; then the core is of no more use."""
         async with asyncio.timeout(timeout_s):
-            sock = await sockets.connect(*master, timeout_s)
+            sock = await self._dialler.connect(*master, timeout_s)
+            end = PeerEnd(self._frame, lambda cause: self._closed(end, cause))
             try:
-                _, end = await self._loop.create_connection(lambda: PeerEnd(self._frame, self._closed), sock=sock)
+                await self._loop.create_connection(lambda: end, sock=sock)
             except BaseException:
                 sock.close()
                 raise
+            self._master = end
+            self._driver = Driver(core, Tick(), self._carry_out, self._bug)
+            self._lanes.report_to(self._driver)
+            self._driver.post(MasterUp())
             try:
                 refusal = await end.greeted
             except BaseException:
-                end.fail("given up")
+                self._forget(end, self._driver)
                 raise
         if refusal:
-            end.close()
+            self._forget(end, self._driver)
             raise NotOurMaster(refusal)
-        self._master = end
-        self._driver = Driver(core, Tick(), self._carry_out, self._bug)
-        self._lanes.report_to(self._driver)
-        self._driver.post(MasterUp())
+
+    def _forget(self, end: PeerEnd, driver: Driver[PeerEvent, PeerEffect]) -> None:
+        """This connection leads to no master of ours."""
+        self._master, self._driver = None, None
+        self._lanes.report_to(None)
+        driver.stop()
+        end.fail("given up")
 
     def submit(self, request: Request, answered: Callable[[Answer], None]) -> int:
         """Make a call; `answered` is called in the loop's thread, exactly once. The call's number."""
@@ -213,8 +224,8 @@ class PeerShell:
             return
         self._post(FromMaster(message))
 
-    def _closed(self, cause: str) -> None:
-        if self._master is not None:
+    def _closed(self, end: PeerEnd, cause: str) -> None:
+        if self._master is end:
             self._master = None
             self._master_gone.set()
             if not self._master_closing:

@@ -61,7 +61,7 @@ class NoSilentWait(Checker):
             raise self.fail(f"missing are {names or 'none'}, but the master says {sentences}")
 
     def _waits_long(self, known: Known) -> bool:
-        host = self.theatre.peers.get(known.peer)
+        host = self.theatre.host_of(known)
         return host is not None and not host.harms and known.waits and host.waiting_s() > PATIENCE_S
 
     def _missing(self, known: Known) -> set[PeerId]:
@@ -82,9 +82,10 @@ class NoSilentWait(Checker):
             if any(link not in each.up for link in each.links):
                 missing.add(each.peer)
             missing |= self._unlinked(each)
-            host = self.theatre.peers.get(each.peer)
-            # A link that rests after failing from both ends is in nobody's list, but its ends had a reason to fail.
-            if host is None or host.harms or self.theatre.reach.troubles(host):
+            host = self.theatre.host_of(each)
+            # A link that rests after it failed is in nobody's list, but its ends had a reason to fail.
+            reach = self.theatre.reach
+            if host is None or host.harms or reach.troubles(host) or reach.hampers(each.peer):
                 missing.add(each.peer)
         return missing
 

@@ -18,14 +18,45 @@ class NoInnocentLost(Checker):
     name = "no innocent lost"
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
-        host = self.theatre.peers.get(known.peer)
+        host = self.theatre.host_of(known)
         if not isinstance(message, Kick) or host is None or host.harms:
             return
-        if not self.theatre.reach.troubles(host):
-            how = "accepted" if known.topology is not None else "a candidate"
+        how = "accepted" if known.topology is not None else "a candidate"
+        named = self.theatre.named_in(message.reason)
+        if not self.theatre.reach.troubles(host) and not self._hostile_rival(known, named):
             raise self.fail(f"{host.name} is {how} and harmless, and is kicked: {message.reason}")
-        if len(self.theatre.named_in(message.reason)) < 2:
+        if len(named) < 2:
             raise self.fail(f"the refusal of {host.name} does not name the pair: {message.reason}")
+        if self._has_a_place(known, host):
+            raise self.fail(f"{host.name} is {how} and has a place in a ring, and is kicked: {message.reason}")
+
+    def _hostile_rival(self, known: Known, named: set[PeerId]) -> bool:
+        """Whether it lost its place to a hostile peer, of which the master cannot know which of the two lies.
+
+        That may happen among candidates and among accepted peers, but no accepted peer gives way to a candidate."""
+        rivals = [each for each in self.ledger.known.values() if each.peer in named and self._hostile(each)]
+        return any(known.topology is None or rival.topology is not None for rival in rivals)
+
+    def _hostile(self, known: Known) -> bool:
+        host = self.theatre.host_of(known)
+        return host is not None and host.hostile
+
+    def _has_a_place(self, known: Known, host: "PeerHost") -> bool:
+        """Whether a ring of the accepted peers of its group and itself exists, and nothing else can be held against
+        it. Hostile peers can spoil any ring, so there is no telling with one in the group. A candidate is tried in
+        two places: who cannot reach two others may be refused."""
+        reach, group = self.theatre.reach, [each for each in self.ledger.known.values() if each.group == known.group]
+        everybody = [each.peer for each in group]
+        if reach.troubled(host) or any(self._hostile(each) for each in group):
+            return False
+        if known.topology is None and reach.strangers(known.peer, everybody) > 1:
+            return False
+        staying = [each.peer for each in group if each is known or (each.topology is not None and self._sound(each))]
+        return reach.ring_is_sure(staying, everybody)
+
+    def _sound(self, known: Known) -> bool:
+        host = self.theatre.host_of(known)
+        return host is not None and not host.harms
 
     def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
         if not isinstance(answer, Failure) or host.harms or self.theatre.master.gone:

@@ -73,7 +73,7 @@ class FreshSizes(Checker):
 
     def sampled(self) -> None:
         for known in self.ledger.accepted():
-            host = self.theatre.peers.get(known.peer)
+            host = self.theatre.host_of(known)
             if host is None or not host.hears_everything() or known.topology is None:
                 continue
             if host.core.epoch != known.topology.epoch or tuple(host.core.ring) != known.topology.ring:

@@ -1,0 +1,132 @@
+"""Both data planes behind the face that the shell uses: buffers by tag, an end for every start, aborts, closing."""
+
+import asyncio
+import threading
+
+import numpy as np
+import pytest
+
+from pccl.core.effects import RunEnded
+from pccl.dataplane.buffers import buffers
+from pccl.dataplane.native import NativePlane
+from pccl.dataplane.reference import ReferencePlane
+from pccl.types import DataType, ReduceOp
+from tests.native import oracle
+from tests.native.rings import TAG, WAIT_S, Rig, Work, copies
+
+PLANES = [NativePlane, ReferencePlane]
+every_plane = pytest.mark.parametrize("kind", PLANES)
+
+
+class Shell:
+    """As much of a peer as a data plane sees. Lives in the running loop."""
+
+    def __init__(self, kind, rig, rank, work):
+        self.plane, self._rig, self._rank, self._work = kind(stall_s=30.0), rig, rank, work
+        self.ended: asyncio.Queue[RunEnded] = asyncio.Queue()
+
+    def start(self):
+        loop = asyncio.get_running_loop()
+        self.plane.start(
+            self._rig.effect(self._rank, self._work),
+            *self._rig.sides(self._rank),
+            lambda event: loop.call_soon_threadsafe(self.ended.put_nowait, event),
+        )
+
+    async def end(self):
+        return await asyncio.wait_for(self.ended.get(), WAIT_S)
+
+
+def shells(kinds, rig, work, arrays):
+    made = [Shell(kind, rig, rank, work) for rank, kind in enumerate(kinds)]
+    for shell, array in zip(made, arrays, strict=True):
+        shell.plane.offers.offer(TAG, buffers(array, array))
+    return made
+
+
+@pytest.mark.parametrize(
+    "kinds", [(NativePlane,) * 3, (ReferencePlane,) * 3, (ReferencePlane, NativePlane, NativePlane)]
+)
+def test_commit_keeps_the_result_and_abort_puts_the_input_back(kinds):
+    work = Work(DataType.DOUBLE, ReduceOp.AVG, 1_001, 160)
+    inputs = oracle.inputs(np.random.default_rng(0), *work[:3], 3)
+    rig = Rig(3, 2)
+
+    async def play(committed):
+        arrays = copies(inputs)
+        rig.attempt += 1
+        made = shells(kinds, rig, work, arrays)
+        for shell in made:
+            shell.start()
+        for shell in made:
+            assert await shell.end() == RunEnded(TAG, rig.attempt, "")
+            traffic = shell.plane.offers.settle(TAG, committed)
+            assert traffic.sent_bytes > 4 / 3 * 8_008
+            assert traffic.received_bytes > 4 / 3 * 8_008
+            shell.plane.close()
+        return arrays
+
+    oracle.assert_equal_bits(asyncio.run(play(True)), oracle.reduced(inputs, *work[:2]), work.dtype)
+    for array, untouched in zip(asyncio.run(play(False)), inputs, strict=True):
+        assert array.tobytes() == untouched.tobytes()
+    rig.close()
+
+
+@every_plane
+def test_abort_ends_the_run_once_and_names_broken_lanes_as_the_core_does(kind):
+    work = Work(DataType.FLOAT, ReduceOp.SUM, 4_000_000, 1 << 20)
+    rig = Rig(3, 1)
+    array = np.ones(work.count, np.float32)
+
+    async def play():
+        rig.attempt += 1
+        (shell,) = shells((kind,), rig, work, [array])
+        shell.start()
+        shell.plane.abort(TAG, rig.attempt + 1)  # of somebody else
+        rig.links[0][0][1].setblocking(True)
+        rig.links[0][0][1].recv(1)  # the run is in the middle of its first segment: it is longer than what fits
+        shell.plane.abort(TAG, rig.attempt)
+        event = await shell.end()
+        shell.plane.abort(TAG, rig.attempt)  # too late, and harmless
+        shell.plane.offers.settle(TAG, False)
+        shell.plane.close()
+        assert shell.ended.empty()
+        return event
+
+    event = asyncio.run(play())
+    assert event.cause == "aborted"
+    assert set(event.broken) <= {(0, 0)}, "nothing came from the previous peer: that lane is clean"
+    assert np.all(array == 1)
+    rig.close()
+
+
+@every_plane
+def test_run_without_buffers_fails(kind):
+    rig = Rig(2, 1)
+
+    async def play():
+        shell = Shell(kind, rig, 0, Work(DataType.FLOAT, ReduceOp.SUM, 10, 8))
+        shell.start()
+        event = await shell.end()
+        shell.plane.close()
+        return event
+
+    assert asyncio.run(play()).cause == "no buffers were offered for it"
+    rig.close()
+
+
+@every_plane
+def test_close_stops_what_runs_and_settling_waits_for_its_end(kind):
+    rig = Rig(2, 1)
+    array = np.ones(100, np.float32)
+
+    async def play():
+        (shell,) = shells((kind,), rig, Work(DataType.FLOAT, ReduceOp.SUM, 100, 8), [array])
+        shell.start()
+        shell.plane.close()
+        return shell.plane
+
+    asyncio.run(play()).offers.settle(TAG, False)
+    assert np.all(array == 1)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pccl run")]
+    rig.close()
