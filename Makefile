@@ -48,7 +48,7 @@ RUNTIME_address := libasan.so
 RUNTIME_thread := libtsan.so
 sanitize-%: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/sanitize-$* \
-	    -C build-dir=build/$* -C cmake.define.PCCL_SANITIZE=$* -C install.strip=false .
+	    -C build-dir=build/$* -C cmake.define.PCCL_SANITIZE=$* -C cmake.build-type=RelWithDebInfo -C install.strip=false .
 	rm -f build/report-$**
 	LD_PRELOAD=$$($(CXX) -print-file-name=$(RUNTIME_$*)) \
 	    ASAN_OPTIONS=detect_leaks=0:log_path=build/report-address TSAN_OPTIONS=log_path=build/report-thread \

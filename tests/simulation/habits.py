@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pccl.core.messages import (
     AskPending,
@@ -65,6 +65,11 @@ def draw_habits(random: Random) -> Habits:
         kinds=() if alternates else (LinkDown, *kinds) if random.random() < 0.4 else tuple(kinds),
         every_s=random.choice((0.3, 1.0, 5.0)),
     )
+
+
+def draw_seesaw(random: Random) -> Habits:
+    """The character of one that does nothing but make its links in turn."""
+    return structs.replace(draw_habits(random), obeys=True, answers=1.0, flaps=0.0, alternates=True, kinds=())
 
 
 def _join(host: "HostileHost") -> ToMaster:

@@ -56,8 +56,10 @@ if TYPE_CHECKING:
     from tests.simulation.theatre import Theatre
 
 DIAL_TIMEOUT_S = 5.0
-PAUSE_S = 2.0
-"""Between two links of a peer that alternates: the master must hear of the end of one before the other stands."""
+HOLD_S = 0.5
+"""How long a peer that alternates lets a link stand, so that both ends have reported it."""
+PAUSE_S = 1.0
+"""Then it waits, so that the master hears of the end of one link before the next one stands."""
 
 
 class HostileHost(PeerHost):
@@ -74,6 +76,7 @@ class HostileHost(PeerHost):
         self._seen = [1]
         """Numbers in messages to it."""
         self._guess = 0
+        self._stood_at: dict[LaneKey, float] = {}
         if self.habits.obeys and self.habits.trains:
             theatre.hire(self)
 
@@ -136,7 +139,7 @@ class HostileHost(PeerHost):
         else:
             super().handle(event)
         if isinstance(event, LaneDialled):
-            self._flap((event.link, event.lane))
+            self._stands((event.link, event.lane))
 
     def perform(self, effect: Any) -> None:
         match effect:
@@ -152,7 +155,7 @@ class HostileHost(PeerHost):
                 self._in_turn(hello.link, lanes.dial, self, effect)
             case AcceptLane():
                 super().perform(effect)
-                self._flap((effect.link, effect.lane))
+                self._stands((effect.link, effect.lane))
             case _:
                 super().perform(effect)
 
@@ -181,7 +184,7 @@ class HostileHost(PeerHost):
             case LaneOffered(offer, hello):
                 if (hello.link, hello.lane) not in self.lanes and self.likely(0.8):
                     lanes.accept(self, AcceptLane(offer, hello.link, hello.lane))
-                    self._flap((hello.link, hello.lane))
+                    self._stands((hello.link, hello.lane))
                 elif self.likely(0.5):
                     lanes.refuse(self, RefuseLane(offer, "no"))
             case Call(number) if self.person is not None:
@@ -216,7 +219,7 @@ class HostileHost(PeerHost):
         """The faults are over. Whoever is on the roster, or lies, is gone; a candidate may still play with its links
         until it is let in or refused, because that must hold nobody up."""
         accepted = any(known.peer == self.identity.peer for known in self.theatre.ledger.accepted())
-        if accepted or self.improvises or not self.habits.alternates:
+        if accepted or not self.habits.alternates:
             self.crash()
 
     def _act(self) -> None:
@@ -256,21 +259,23 @@ class HostileHost(PeerHost):
         self.scheduler.after(self.random.uniform(0.0, 20.0), connection.close, 0, "closed")
 
     def _in_turn(self, link: int, act: Callable[..., object], *arguments: Any) -> None:
-        """Work on a link; one that alternates first breaks all others and lets that be known."""
+        """Work on a link; one that alternates first breaks all others, once they stand, and lets that be known."""
         others = [end for end in self.lanes.values() if end.key[0] != link] if self.habits.alternates else []
-        for end in others:
-            if end.stands:
-                self._close(end)
-        if others:
-            self.scheduler.after(PAUSE_S, self.post, self._in_turn, link, act, *arguments)
-        else:
+        if not others:
             act(*arguments)
+            return
+        ripe = all(end.key in self._stood_at for end in others)
+        ripe = ripe and self.scheduler.now - max(self._stood_at[end.key] for end in others) >= HOLD_S
+        for end in others if ripe else ():
+            self._close(end)
+        self.scheduler.after(PAUSE_S if ripe else HOLD_S / 2, self.post, self._in_turn, link, act, *arguments)
 
     def _break(self) -> None:
         if self.lanes:
             self._close(self.random.choice(list(self.lanes.values())))
 
-    def _flap(self, key: LaneKey) -> None:
+    def _stands(self, key: LaneKey) -> None:
+        self._stood_at[key] = self.scheduler.now
         if key in self.lanes and self.likely(self.habits.flaps):
             self.scheduler.after(self.habits.flaps_after_s, self._close, self.lanes[key])
 

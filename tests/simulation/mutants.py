@@ -15,6 +15,7 @@ from pccl.core.lanes import Lanes, LinkEnd
 from pccl.core.liveness import Liveness
 from pccl.core.master import Master
 from pccl.core.peer import Peer
+from pccl.core.wiring import LinkStage, Wiring
 from tests.simulation.runner import Verdict, play
 
 SEEDS_MAX = 300
@@ -69,7 +70,41 @@ def _all_lanes(self: Any, group: int) -> tuple[int, ...]:
     return tuple(range(self._roster.lanes[group]))
 
 
+def _rest_with_number(self: Any, link: Any, now: float) -> None:
+    _REST(self, link, now)
+    self._last_number += 1
+    link.number = self._last_number
+    self._numbered[link.number] = link
+
+
+def _rest_again(self: Any, peer: Any, number: int, cause: str, now: float) -> Any:
+    link = self._numbered.get(number)
+    if link is not None and peer in link.ends and link.stage is LinkStage.RESTING:
+        self._rest(link, now)
+        return link
+    return _REPORT_DOWN(self, peer, number, cause, now)
+
+
+def _fail_if_answered(self: Any, link: Any, cause: str, now: float) -> None:
+    answered = [self._roster.member(peer).answered_at for peer in link.ends]
+    if link.stage is LinkStage.DIALLING and min(answered) <= link.changed_at:
+        self._retire_number(link)
+        link.number, link.up = 0, []
+        self._become(link, LinkStage.RESTING, now, self._limits.redial_s)
+    else:
+        _FAIL(self, link, cause, now)
+
+
+def _fail_unless_it_stood(self: Any, link: Any, cause: str, now: float) -> None:
+    if link.stage is LinkStage.STANDING:
+        link.failures, link.causes = 0, {}
+        self._dial(link, now)
+    else:
+        _FAIL(self, link, cause, now)
+
+
 _ADVANCE, _START, _REPORT, _LEND = Admission.advance, Collectives.advance, Collectives.report, Lanes.lend
+_REST, _FAIL, _REPORT_DOWN = Wiring._rest, Wiring._fail, Wiring.report_down
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "commit without all votes": (Mutant("a majority is enough", Ballot, "complete", property(_majority)),),
@@ -91,6 +126,24 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             Liveness,
             "_silence",
             lambda self, each, now: now - self._waited_since[each.peer],
+        ),
+    ),
+    "report a resting link down": (
+        Mutant("a resting link has no number", Wiring, "_rest", _rest_with_number),
+        Mutant("what rests cannot fail", Wiring, "report_down", _rest_again),
+    ),
+    "count only what was answered before": (
+        Mutant("a dial that fails at once has failed", Wiring, "_fail", _fail_if_answered),
+    ),
+    "forgive a link that stood": (
+        Mutant("a candidate's link that breaks has failed", Wiring, "_fail", _fail_unless_it_stood),
+    ),
+    "try one place only": (
+        Mutant(
+            "a candidate may do well elsewhere in the ring",
+            Admission,
+            "_judge_trial",
+            _around(Admission._judge_trial, "_go_around", lambda *_: False),
         ),
     ),
     "never kick": (Mutant("a silent peer is kicked", Liveness, "watch", lambda self, waited_for, now: []),),

@@ -11,6 +11,7 @@ from pccl.core.peer import PeerIdentity
 from pccl.types import PeerId
 from tests.simulation import checkers
 from tests.simulation.faults import Havoc
+from tests.simulation.habits import draw_seesaw
 from tests.simulation.hostile import HostileHost
 from tests.simulation.ledger import Known, Ledger
 from tests.simulation.master_host import MasterHost
@@ -82,8 +83,7 @@ class Theatre:
             self.master.dies_after = self.random.randrange(4)
             self.scheduler.run(self.scheduler.now + 5.0, lambda: self.master.gone)
             self.master.crash()
-        if self.random.random() < 0.5:
-            self.enter()
+        self._enter_late()
         self._line("HEAL", "no more faults")
         self.acting = False
         self.havoc.heal()
@@ -143,6 +143,15 @@ class Theatre:
                 self.reach.part(caller, target, self.random.random() < 0.5)
             self.reach.note_trouble(peer, other)
         return joined.name
+
+    def _enter_late(self) -> None:
+        """Whoever comes at the last moment is a candidate after it, and must be let in or refused like others."""
+        if self.random.random() < 0.5:
+            self.enter()
+        if self.plan.hostile and not self.master.gone:
+            late = HostileHost(self, *self._identity("h", None), self._distance())
+            late.habits, late.slowness_s = draw_seesaw(self.random), 0.0
+            self.place(late)
 
     def _enter_hostile(self) -> None:
         """A hostile peer comes, or comes back under another name."""

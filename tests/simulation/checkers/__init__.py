@@ -3,7 +3,7 @@
 from tests.simulation.checkers.ballots import AllVotes, NoSilentWait
 from tests.simulation.checkers.base import Audience, Checker
 from tests.simulation.checkers.calls import AnsweredOnce, BoundedWaits, NoFalseBlame
-from tests.simulation.checkers.lanes import HonestLinks, OneOwner
+from tests.simulation.checkers.lanes import HonestLinks, LinksComeAbout, OneOwner
 from tests.simulation.checkers.membership import NoInnocentLost, RingsStand
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
 from tests.simulation.checkers.rings import FreshSizes, OneRing
@@ -15,6 +15,7 @@ ALL: tuple[type[Checker], ...] = (
     FreshSizes,
     OneOwner,
     HonestLinks,
+    LinksComeAbout,
     AnsweredOnce,
     NoFalseBlame,
     BoundedWaits,

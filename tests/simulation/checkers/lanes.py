@@ -2,12 +2,16 @@
 
 from typing import TYPE_CHECKING
 
-from pccl.core.messages import LinkUp, ToMaster
+from pccl.core.effects import MasterEvent, Received
+from pccl.core.messages import LinkUp, ToMaster, ToPeer, Wire
+from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
+from tests.simulation.ledger import Known
 
 if TYPE_CHECKING:
     from tests.simulation.peer_host import PeerHost
     from tests.simulation.plane import Part
+    from tests.simulation.theatre import Theatre
 
 
 class OneOwner(Checker):
@@ -65,3 +69,56 @@ class HonestLinks(Checker):
             end = host.lanes.get((message.link, lane))
             if end is None or not end.stands:
                 raise self.fail(f"{host.name} reports link {message.link} up, but lane {lane} does not stand")
+
+
+class LinksComeAbout(Checker):
+    """Two peers of which one can dial the other have their link soon: a dial from the wrong end costs one failure."""
+
+    name = "links come about"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        plan = theatre.plan
+        self._bound_s = 2 * plan.peer_limits.dial_timeout_s + 20 * (plan.distance_s + plan.jitter_s)
+        self._rest_s = 2 * plan.master_limits.redial_s
+        self._wanted: dict[frozenset[str], tuple[float, float, int]] = {}
+        """Since when a pair is to have a link that does not stand, until when it was told so, and the faults before."""
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        if not isinstance(message, Wire):
+            return
+        now, faults = self.theatre.scheduler.now, self.theatre.faults_done
+        for link in known.links.values():
+            ends = frozenset((known.peer, link.peer))
+            if ends in self._wanted:
+                since, _, before = self._wanted[ends]
+                self._wanted[ends] = (since, now, before)
+        for link in message.links:
+            ends = frozenset((known.peer, link.peer))
+            if link.number in known.up:
+                self._wanted.pop(ends, None)
+                continue
+            since, told, before = self._wanted.get(ends, (now, now, faults))
+            if now - told > self._rest_s or before != faults or not self._sound(ends):
+                since = now
+            if now - since > self._bound_s:
+                raise self.fail(f"{self._names(ends)} can dial each other but have no link after {now - since:.0f} s")
+            self._wanted[ends] = (since, now, faults)
+
+    def master_handled(self, event: MasterEvent) -> None:
+        if isinstance(event, Received) and isinstance(event.message, LinkUp) and event.connection in self.ledger.known:
+            known = self.ledger.known[event.connection]
+            link = known.links.get(event.message.link)
+            other = self.ledger.find(PeerId(link.peer)) if link is not None else None
+            if link is not None and other is not None and link.number in other.up:
+                self._wanted.pop(frozenset((known.peer, other.peer)), None)
+
+    def _sound(self, ends: frozenset[str]) -> bool:
+        """Nothing but the way between them could keep these two apart."""
+        reach, hosts = self.theatre.reach, [self.theatre.peers.get(PeerId(peer)) for peer in ends]
+        if self.theatre.master.frozen or reach.are_strangers(*map(PeerId, ends)):
+            return False
+        return all(host and not (host.harms or host.slowness_s or reach.troubled(host)) for host in hosts)
+
+    def _names(self, ends: frozenset[str]) -> str:
+        return " and ".join(sorted(peer[:8] for peer in ends))
