@@ -18,21 +18,31 @@ struct Cached {
     std::size_t bytes;
 };
 
-std::mutex cache_mutex;
-std::vector<Cached> cache;
-std::size_t cached_bytes = 0;
+struct Cache {
+    std::mutex mutex;
+    std::vector<Cached> arenas;
+    std::size_t bytes = 0;
+};
+
+// Never destroyed: a run may still give its memory back while the process exits.
+Cache& cache() {
+    static Cache* const one = new Cache;
+    return *one;
+}
 
 std::uint8_t* from_cache(std::size_t& bytes) {
-    const std::lock_guard lock(cache_mutex);
-    std::size_t best = cache.size();
-    for (std::size_t i = 0; i < cache.size(); ++i) {
-        if (cache[i].bytes >= bytes && (best == cache.size() || cache[i].bytes < cache[best].bytes)) best = i;
+    Cache& kept = cache();
+    const std::lock_guard lock(kept.mutex);
+    std::vector<Cached>& arenas = kept.arenas;
+    std::size_t best = arenas.size();
+    for (std::size_t i = 0; i < arenas.size(); ++i) {
+        if (arenas[i].bytes >= bytes && (best == arenas.size() || arenas[i].bytes < arenas[best].bytes)) best = i;
     }
-    if (best == cache.size() || cache[best].bytes > 4 * bytes) return nullptr;
-    const Cached found = cache[best];
-    cache[best] = cache.back();
-    cache.pop_back();
-    cached_bytes -= found.bytes;
+    if (best == arenas.size() || arenas[best].bytes > 4 * bytes) return nullptr;
+    const Cached found = arenas[best];
+    arenas[best] = arenas.back();
+    arenas.pop_back();
+    kept.bytes -= found.bytes;
     bytes = found.bytes;
     return found.data;
 }
@@ -52,10 +62,11 @@ Arena::Arena(std::size_t bytes) : bytes_((bytes + page - 1) / page * page) {
 
 Arena::~Arena() {
     {
-        const std::lock_guard lock(cache_mutex);
-        if (cached_bytes + bytes_ <= cached_bytes_max) {
-            cache.push_back({data_, bytes_});
-            cached_bytes += bytes_;
+        Cache& kept = cache();
+        const std::lock_guard lock(kept.mutex);
+        if (kept.bytes + bytes_ <= cached_bytes_max) {
+            kept.arenas.push_back({data_, bytes_});
+            kept.bytes += bytes_;
             return;
         }
     }
