@@ -57,8 +57,8 @@ class Havoc:
 
     def _last_blow(self, staying: list[PeerId], everybody: list[PeerId]) -> None:
         """One more peer dies, of those who stood between two that cannot reach each other: a new ring must be found."""
-        rings = {known.topology.ring for known in self._theatre.ledger.accepted() if known.topology is not None}
-        for ring in rings:
+        told = [known.topology for known in self._theatre.ledger.accepted() if known.topology is not None]
+        for ring in dict.fromkeys(topology.ring for topology in told):
             for rank, victim in enumerate(ring):
                 before, after = PeerId(ring[rank - 1]), PeerId(ring[(rank + 1) % len(ring)])
                 if victim in staying and self._theatre.reach.are_strangers(before, after):
