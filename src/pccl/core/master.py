@@ -223,11 +223,12 @@ class Master:
         topology = self.admission.ballot
         if not topology.votes or self.admission.trial is not None:
             return
-        # Only a collective of a group that has voters in the topology ballot can miss one of them.
-        groups = dict.fromkeys(self.roster.accepted[voter].group for voter in topology.votes)
-        lives = [life for life in self.collectives.voting() if life.group in groups]
+        lives = self.collectives.voting()
         if not lives and not self.pending.votes:
             return
+        # Only a collective of a group that has voters in the topology ballot can miss one of them.
+        groups = dict.fromkeys(self.roster.accepted[voter].group for voter in topology.votes)
+        lives = [life for life in lives if life.group in groups]
         ballots: list[Ballot[None] | Ballot[CollectiveSpec]] = [
             topology,
             self.pending,
