@@ -7,11 +7,15 @@ LATE_S = 1.0
 What others sent meanwhile is still unread, so all deadlines are moved before anybody is judged by them."""
 
 
+PINGS_PER_LIMIT = 5
+"""Pings before anybody's silence is judged, by master and peers alike: one lost to a stall or two is no verdict."""
+
+
 class MasterLimits(Struct, frozen=True):
     """What the master's core waits for, at most."""
 
     silence_s: float = 60.0
-    """An accepted peer that others wait for and that sends nothing, not even an answer to a ping, is kicked after this.
+    """An accepted peer that others wait for and that answers no ping for this long is kicked.
 
     Pings are answered by the peer's control thread, which needs the GIL for a millisecond. A C extension that holds
     the GIL (a large copy, a compile, a deserialisation) freezes that thread for seconds, rarely tens of them; a minute

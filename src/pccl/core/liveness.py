@@ -7,13 +7,10 @@ know what is waited for.
 
 from collections.abc import Iterable
 
-from pccl.core.limits import MasterLimits
+from pccl.core.limits import PINGS_PER_LIMIT, MasterLimits
 from pccl.core.outbox import Outbox
 from pccl.core.roster import Member, Roster
 from pccl.types import PeerId
-
-PINGS_PER_LIMIT = 5
-"""Pings sent before the verdict: one lost to a stall or two is no reason to expel anybody."""
 
 
 class Liveness:

@@ -36,7 +36,7 @@ from pccl.core.effects import (
     WaitAccepted,
 )
 from pccl.core.lanes import Lanes
-from pccl.core.limits import LATE_S, PeerLimits
+from pccl.core.limits import LATE_S, PINGS_PER_LIMIT, PeerLimits
 from pccl.core.messages import (
     Abort,
     AskPending,
@@ -63,9 +63,6 @@ from pccl.core.messages import (
 from pccl.core.runs import Runs
 from pccl.core.violation import Violation
 from pccl.types import PeerId, short
-
-PINGS_PER_LIMIT = 5
-"""Pings to the master before it counts as lost."""
 
 
 class PeerIdentity(Struct, frozen=True):
