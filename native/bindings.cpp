@@ -61,6 +61,12 @@ void bind_kernels(nb::module_& module) {
             return variant(which).check(memory(bytes), length);
         },
         "The check of a segment's bytes with one variant of the kernels.");
+    module.def(
+        "set_aside",
+        [](std::size_t which, std::uintptr_t to, std::uintptr_t from, std::size_t bytes) {
+            variant(which).set_aside(memory(to), memory(from), bytes);
+        },
+        "A copy past the caches with one variant of the kernels.");
 }
 
 void bind_plan(nb::module_& module) {

@@ -288,6 +288,29 @@ u64 check(const void* data, std::size_t length) {
     return sum ^ (sum >> 32);
 }
 
+// ── setting aside ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+void set_aside(void* to, const void* from, std::size_t bytes) {
+    u8* target = static_cast<u8*>(to);
+    const u8* source = static_cast<const u8*>(from);
+#if defined(__AVX2__)
+    const std::size_t head = (32 - (reinterpret_cast<std::uintptr_t>(target) & 31)) & 31;
+    if (head + 32 <= bytes) {
+        __builtin_memcpy(target, source, head);
+        std::size_t i = head;
+        for (; i + 32 <= bytes; i += 32) {
+            const __m256i part = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + i));
+            _mm256_stream_si256(reinterpret_cast<__m256i*>(target + i), part);
+        }
+        _mm_sfence();
+        target += i;
+        source += i;
+        bytes -= i;
+    }
+#endif
+    __builtin_memcpy(target, source, bytes);
+}
+
 #define PCCL_OPERATIONS(Element) {add<Element>, add<Element>, multiply<Element>, larger<Element>, smaller<Element>}
 
 #define PCCL_NARROW_OPERATIONS(Narrow)                                                                          \
@@ -316,6 +339,7 @@ const Kernels PCCL_JOIN(kernels_, PCCL_VARIANT) = {
     {divide<U8>, divide<I8>, divide<I16>, divide<U16>, divide<U32>, divide<I32>, divide<U64>, divide<I64>,
      divide_narrow<Half>, divide_narrow<BFloat>, divide<F32>, divide<F64>},
     check,
+    set_aside,
 };
 
 }  // namespace pccl

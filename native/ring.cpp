@@ -310,7 +310,7 @@ bool Ring::take_segment(Receiver& receiver) {
 void Ring::save(const Segment& place) {
     if (!in_place_) return;
     if (!saved_) saved_ = std::make_unique<Arena>(plan_.count * item_);
-    std::memcpy(saved_->data() + place.offset, output_ + place.offset, place.bytes);
+    kernels_.set_aside(saved_->data() + place.offset, output_ + place.offset, place.bytes);
     overwritten_.push_back(place);
 }
 
