@@ -77,8 +77,12 @@ void bind_plan(nb::module_& module) {
         .def_rw("count", &pccl::Plan::count)
         .def_rw("rank", &pccl::Plan::rank)
         .def_rw("size", &pccl::Plan::size)
+        .def_rw("root", &pccl::Plan::root)
         .def_rw("segment_bytes", &pccl::Plan::segment_bytes)
         .def_rw("stall_s", &pccl::Plan::stall_s)
+        .def_prop_rw(
+            "kind", [](const pccl::Plan& plan) { return static_cast<int>(plan.kind); },
+            [](pccl::Plan& plan, int value) { plan.kind = static_cast<pccl::Kind>(value); })
         .def_prop_rw(
             "dtype", [](const pccl::Plan& plan) { return static_cast<int>(plan.type); },
             [](pccl::Plan& plan, int value) { plan.type = static_cast<pccl::DataType>(value); })

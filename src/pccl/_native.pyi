@@ -18,7 +18,9 @@ class Plan:
     count: int
     rank: int
     size: int
+    root: int
     segment_bytes: int
+    kind: int
     dtype: int
     op: int
     stall_s: float

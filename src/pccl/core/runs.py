@@ -33,7 +33,7 @@ from pccl.core.messages import (
 )
 from pccl.core.outbox import clip
 from pccl.core.violation import Violation
-from pccl.types import PeerId
+from pccl.types import CollectiveKind, PeerId
 
 
 class RunStage(Enum):
@@ -104,6 +104,8 @@ class Runs:
             case Start():
                 if run.stage is not RunStage.VOTING or message.epoch != epoch:
                     raise Violation(f"tag {run.tag} was started in epoch {message.epoch} while {run.stage.value}")
+                if run.spec.kind is CollectiveKind.BROADCAST and run.spec.root not in ring:
+                    raise Violation(f"tag {run.tag} was started without its root in the ring")
                 run.attempt, run.epoch, run.ring = message.attempt, epoch, ring
                 self._start(run, message)
             case Abort(attempt=attempt):
@@ -127,9 +129,9 @@ class Runs:
             self._send(Failed(run.tag, run.attempt, "a lane to a neighbour broke before the start"))
             return
         run.become(RunStage.RUNNING)
-        self._effects.append(
-            StartRun(run.call, run.tag, run.attempt, run.spec, rank, size, to_next, from_prev, start.segment_bytes)
-        )
+        root = run.ring.index(PeerId(run.spec.root)) if run.spec.kind is CollectiveKind.BROADCAST else 0
+        work = (run.call, run.tag, run.attempt, run.spec, rank, size)
+        self._effects.append(StartRun(*work, to_next, from_prev, start.segment_bytes, root))
 
     def _learn_outcome(self, run: Run, outcome: Outcome, size: int) -> None:
         if run.stage is not RunStage.REPORTED or run.attempt != outcome.attempt:
