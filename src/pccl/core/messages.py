@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.types import DataType, PeerId, ReduceOp
+from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp
 
 Id = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
 """Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
@@ -36,9 +36,13 @@ class CollectiveSpec(Struct, frozen=True):
     dtype: DataType
     op: ReduceOp
     codec: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_.-]*\Z")] = "none"
+    kind: CollectiveKind = CollectiveKind.ALL_REDUCE
+    root: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
+    """The id of the peer whose tensor a broadcast spreads; empty for every other kind."""
 
     def __str__(self) -> str:
-        return f"{self.count} x {self.dtype.name} {self.op.name} codec={self.codec}"
+        root = f" from {self.root[:8]}" if self.root else ""
+        return f"{self.kind.name}{root} {self.count} x {self.dtype.name} {self.op.name} codec={self.codec}"
 
 
 class LinkSpec(Struct, frozen=True):
