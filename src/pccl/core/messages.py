@@ -35,9 +35,13 @@ class CollectiveSpec(Struct, frozen=True):
     dtype: DataType
     op: ReduceOp
     codec: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_.-]*\Z")] = "none"
+    layout: Number = 0
+    """A digest of how the elements are divided among several tensors; 0 for a single one. Without it peers that pass
+    different tensors of the same total would add what does not belong together."""
 
     def __str__(self) -> str:
-        return f"{self.count} x {self.dtype.name} {self.op.name} codec={self.codec}"
+        layout = f" layout={self.layout:x}" if self.layout else ""
+        return f"{self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
 
 
 class LinkSpec(Struct, frozen=True):
@@ -121,6 +125,8 @@ class Welcome(Struct, frozen=True, tag=True):
     """The join was heard: the peer is a candidate of this run."""
 
     run: Id
+    tags_max: Number = 4096
+    """Collectives that a peer may have in flight: it refuses its user one more, before the master kicks it for that."""
 
 
 class Wire(Struct, frozen=True, tag=True):
