@@ -1,4 +1,4 @@
-"""A user's surplus of collectives is refused by its own peer: the master, which would kick for it, never hears of it."""
+"""A user's surplus of collectives is refused by its own peer: the master, which would kick, never hears of it."""
 
 from pccl.core.effects import Call, Collective, Failure, FailureKind, Resolve, SendMaster
 from pccl.core.messages import CollectiveSpec, Initiate

@@ -33,7 +33,7 @@ from pccl.core.messages import (
 )
 from pccl.core.outbox import clip
 from pccl.core.violation import Violation
-from pccl.types import PeerId
+from pccl.types import PeerId, tag_name
 
 
 class RunStage(Enum):
@@ -138,8 +138,8 @@ class Runs:
             self._end(run, Committed(run.attempt, run.epoch, run.ring))
             return
         reason = (
-            f"collective tag {run.tag} was aborted: {outcome.reason}. Its input is as it was and the group is rewired "
-            f"with {size} peers: call it again"
+            f"collective {tag_name(run.tag)} was aborted: {outcome.reason}. Its input is as it was and the group is "
+            f"rewired with {size} peers: call it again"
         )
         lost = tuple(PeerId(peer) for peer in outcome.lost)
         self._end(run, Failure(FailureKind.ABORTED, reason, run.tag, lost))

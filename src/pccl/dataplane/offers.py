@@ -1,9 +1,11 @@
 """What the data planes share: the buffers of calls in flight, by tag, and what became of their runs.
 
-A call offers its buffers before it votes and settles them after it was answered: only then is it known whether the
-result stands or the input must be put back. Between the two, buffers are kept alive here. Must not know how bytes move.
+A call offers its buffers before it votes. After each attempt it settles: only then is it known whether the result
+stands or the input must be put back. When it will not try again it withdraws the offer; until then buffers are kept
+alive here, and nobody else gets its tag. Must not know how bytes move.
 """
 
+import threading
 from typing import Protocol
 
 from msgspec import Struct
@@ -32,16 +34,28 @@ class Ran(Protocol):
 
 
 class Offers:
-    """Used by user threads and by the control thread; each step is one operation on a dictionary, which is atomic."""
+    """Used by user threads and by the control thread. What only looks up or removes one entry needs no lock: an
+    operation on a dictionary is atomic."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Held while a new offer is compared with the others."""
         self._buffers: dict[int, Buffers] = {}
         self._runs: dict[int, Ran] = {}
 
     def offer(self, tag: int, buffers: Buffers) -> None:
         """These buffers are for the collective with this tag."""
-        if self._buffers.setdefault(tag, buffers) is not buffers:
-            raise UsageError(f"tag {tag} is in flight; wait for it, or choose another tag", Result.INVALID_ARGUMENT)
+        with self._lock:
+            if tag in self._buffers:
+                raise UsageError(f"tag {tag} is in flight; wait for it, or choose another tag", Result.INVALID_ARGUMENT)
+            for other, theirs in list(self._buffers.items()):
+                if buffers.disturb(theirs):
+                    raise UsageError(
+                        f"tag {tag} would work on memory that the collective with tag {other} is still working on; "
+                        "wait for that one first",
+                        Result.INVALID_ARGUMENT,
+                    )
+            self._buffers[tag] = buffers
 
     def take(self, tag: int) -> Buffers | None:
         """The buffers offered for a tag."""
@@ -52,9 +66,14 @@ class Offers:
         self._runs[tag] = run
 
     def settle(self, tag: int, committed: bool) -> Traffic:
-        """The call was answered, so no run works on its buffers any more: keep the result or put the input back."""
+        """The attempt was answered, so no run works on the buffers any more: keep the result or put the input back."""
         run = self._runs.pop(tag, None)
-        if run is not None and not committed:
+        if run is None:
+            return Traffic()
+        if not committed:
             run.restore()
-        del self._buffers[tag]
-        return run.traffic if run is not None else Traffic()
+        return run.traffic
+
+    def withdraw(self, tag: int) -> None:
+        """The call is over; its tag and its memory are free."""
+        self._buffers.pop(tag, None)
