@@ -21,7 +21,7 @@ from pccl.core.effects import Answer, Collective, Committed, Failure, FailureKin
 from pccl.core.messages import CollectiveSpec
 from pccl.dataplane.buffers import Buffers
 from pccl.dataplane.offers import Offers, Traffic
-from pccl.errors import to_exception
+from pccl.errors import UsageError, to_exception
 from pccl.types import ReduceInfo
 
 log = logging.getLogger("pccl")
@@ -109,10 +109,10 @@ class Transaction:
             for part in self.order.parts:
                 offers.offer(part.tag, part.buffers)
                 offered.append(part.tag)
-        except BaseException:
+        except UsageError as error:
             for tag in offered:
                 offers.withdraw(tag)
-            raise
+            raise UsageError(f"{self.order.call}: {error}", error.result) from None
         self._try(list(self.order.parts))
 
     def info(self, peers: Committed | None = None) -> ReduceInfo:

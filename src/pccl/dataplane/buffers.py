@@ -82,7 +82,7 @@ def _of_numpy(array: Any, what: str, writable: bool) -> Tensor:
     if not array.flags.c_contiguous:
         raise _wrong(what, "it is not contiguous; pass numpy.ascontiguousarray(array)")
     if writable and not array.flags.writeable:
-        raise _read_only(what, "numpy array")
+        raise _read_only(what, type(array).__name__)
     if not array.dtype.isnative:
         raise _wrong(what, f"its byte order is not this machine's ({array.dtype}); convert it with astype")
     return Tensor(array.__array_interface__["data"][0], array.size, _dtype(array.dtype.name, what), array)
@@ -174,7 +174,7 @@ def apart(tensors: Sequence[Tensor], what: str) -> None:
 
 
 def _read_only(what: str, kind: str) -> UsageError:
-    return _wrong(what, f"this {kind} is read-only; pass a writable recv of the same type and length, or a copy")
+    return _wrong(what, f"this {kind} is read-only; pass something writable, such as a copy")
 
 
 def _wrong(what: str, why: str) -> UsageError:

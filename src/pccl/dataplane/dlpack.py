@@ -79,11 +79,19 @@ def lent(array: Any) -> Lent:
     if device not in HOST_DEVICES:
         where = DEVICES.get(device, f"number {device} of DLPack")
         raise NotLent(f"it lies on a device ({where}); copy it to the CPU first")
+    if hasattr(array, "block_until_ready"):  # JAX computes behind the caller's back
+        array.block_until_ready()
     try:
-        capsule = array.__dlpack__(max_version=_NEWEST)
+        return _read(_capsule(array))
+    except BufferError as error:  # how a lender says no
+        raise NotLent(f"its __dlpack__ says: {error}") from error
+
+
+def _capsule(array: Any) -> Any:
+    try:
+        return array.__dlpack__(max_version=_NEWEST)
     except TypeError:  # as before version 1.0, which had no such argument
-        capsule = array.__dlpack__()
-    return _read(capsule)
+        return array.__dlpack__()
 
 
 def _read(capsule: Any) -> Lent:
