@@ -103,6 +103,12 @@ class Actor:
             "digest": hashlib.sha256(recv.tobytes()).hexdigest(),
         }
 
+    def conform(self, me, peers):
+        """Everything that a peer of a conforming group does."""
+        from tests.e2e.conformance import conform
+
+        return conform(self.communicator, me, peers)
+
     def die(self, moved_bytes):
         running = self.communicator._data_plane._running
         while not any(each.run.moved_bytes >= moved_bytes for each in list(running.values())):
