@@ -38,7 +38,7 @@ def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, retry: bool) 
     for number, share in enumerate(gathered.shares):
         spec = CollectiveSpec(share.buffers.send.count, share.dtype, op, layout=share.layout)
         parts.append(Part(part_tag(tag, number), spec, share.buffers))
-    return Order(call, tag, parts, retry, gathered.deliver, gathered.release)
+    return Order(call, tag, parts, retry, gathered.deliver, gathered.quick, gathered.release)
 
 
 def of_descriptor(call: str, described: ReduceOpDescriptor) -> Order:

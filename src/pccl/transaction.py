@@ -30,10 +30,6 @@ FRUITLESS_MAX = 16
 """Attempts in a row that were aborted although no peer was lost, before even a patient call gives up: a link that fails
 so often carries nothing. Losses of peers are not counted, there are only so many of them."""
 
-AT_ONCE_BYTES = 256 * 1024
-"""A result of up to this length is delivered by the control thread itself: that takes some ten microseconds, less than
-to wake another thread."""
-
 
 @dataclass
 class Part:
@@ -57,12 +53,10 @@ class Order:
     retry: bool = False
     deliver: Callable[[], object] | None = None
     """Copies the result to where it belongs; None when it is there already."""
+    deliver_at_once: bool = False
+    """It takes less time than to wake another thread for it."""
     release: Callable[[], object] | None = None
     """Frees what was needed for it; called once, at the end."""
-
-    @property
-    def nbytes(self) -> int:
-        return sum(part.buffers.recv.nbytes for part in self.parts)
 
 
 class Peerage(Protocol):
@@ -145,9 +139,9 @@ class Transaction:
             self._hand_over()
 
     def _hand_over(self) -> None:
-        """What comes now may copy much memory, and the control thread has other things to do."""
+        """What comes now may copy much memory or wait for a device, and the control thread has other things to do."""
         committed = all(isinstance(part.answer, Committed) for part in self.order.parts)
-        if committed and (self.order.deliver is None or self.order.nbytes <= AT_ONCE_BYTES):
+        if committed and (self.order.deliver is None or self.order.deliver_at_once):
             self._conclude()
             return
         try:

@@ -110,9 +110,8 @@ class Actor:
         tensors = [numpy.full(length, share, ("float32", "int64")[i % 2]) for i, length in enumerate(lengths)]
         if die_at is not None:
             threading.Thread(target=self.die, args=(die_at,), daemon=True).start()
-        work = self.communicator.all_reduce_many(tensors, retry=retry, async_op=True, **arguments)
         try:
-            info = work.wait()
+            info = self.communicator.all_reduce_many(tensors, retry=retry, async_op=True, **arguments).wait()
         except PCCLError:
             tell("input", intact=all((tensor == share).all() for tensor in tensors))
             raise

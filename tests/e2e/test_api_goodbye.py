@@ -1,5 +1,6 @@
 """How a peer's process ends: with a goodbye if there is time for one, and never late."""
 
+import array
 import signal
 import time
 
@@ -62,6 +63,18 @@ def test_sigterm_hands_a_running_collective_back(second, first):
     assert process.process.wait(PATIENCE_S) == -signal.SIGTERM
     with pytest.raises(TooFewPeers):
         first.all_reduce(bytearray(4), tag=4, retry=True)
+
+
+def test_ctrl_c_gives_up_the_wait_and_not_the_collective(second, first, master):
+    script = "try:\n    print('voting')\n    c.all_reduce(x)\nexcept KeyboardInterrupt:\n    print('interrupted')\n"
+    script += "while list(x) != [3.0]:\n    time.sleep(0.01)\nprint('reduced')\n"
+    process = second(PEER + "x = array.array('f', [1.0])\n" + READY + script)
+    assert process.line() == "voting"
+    wait_until(lambda: any("collective tag 0" in reason for reason in master.explain()))
+    process.signal(signal.SIGINT)
+    assert process.line() == "interrupted"
+    first.all_reduce(array.array("f", [2.0]))
+    assert process.line() == "reduced"
 
 
 def test_a_handler_of_the_user_stays(second, first, caplog):

@@ -56,7 +56,14 @@ def begin(members):
         told = []
         spec = CollectiveSpec(1, DataType.FLOAT, ReduceOp.SUM)
         made = [Part(tag, spec, buffers(*[np.ones(1, np.float32)] * 2)) for tag in range(parts)]
-        order = Order("call", 0, made, retry, lambda: told.append("delivered"), lambda: told.append("released"))
+        order = Order(
+            "call",
+            0,
+            made,
+            retry,
+            deliver=lambda: told.append("delivered"),
+            release=lambda: told.append("released"),
+        )
         transaction = Transaction(order, members)
         transaction.begin()
         return transaction, told

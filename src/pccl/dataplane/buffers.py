@@ -50,10 +50,6 @@ class Buffers(Struct, frozen=True):
     send: Tensor
     recv: Tensor
 
-    def disturb(self, other: "Buffers") -> bool:
-        """One would write what the other reads or writes."""
-        return self.recv.overlaps(other.recv) or self.recv.overlaps(other.send) or other.recv.overlaps(self.send)
-
 
 def tensor(array: Any, what: str, *, writable: bool) -> Tensor:
     """The memory of a tensor on the CPU; `what` names call and argument in errors, such as `all_reduce: send`."""

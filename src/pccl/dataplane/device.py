@@ -1,11 +1,12 @@
 """Tensors of devices (CUDA and the like): reduced in a copy on the CPU, which is copied back when the result stands.
 
-Owns these copies. Knows of torch's tensors only what they can do, `new_empty` and `copy_`, and imports nothing. Not
-tested on a device: there was none; the tests use a class that behaves like a tensor of one. Copies wait for the current
-stream of the thread that makes them: whoever computes on other streams synchronises with them before the call.
+Owns these copies. Knows of torch's tensors only what they can do, `new_empty`, `detach` and `copy_`, and imports
+nothing. Not tested on a device: there was none; the tests use a class that behaves like a tensor of one. Copies wait
+for the current stream of the thread that makes them: whoever computes on other streams synchronises before the call.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -29,7 +30,7 @@ def operands(send: Any, recv: Any, call: str) -> Operands:
     if not on_device(recv):
         return Operands(buffers(source, recv, call))
     target = source if recv is send else host_room(recv)
-    return Operands(buffers(source, target, call), lambda: recv.copy_(target))
+    return Operands(buffers(source, target, call), partial(copy_back, recv, target))
 
 
 def on_device(array: Any) -> bool:
@@ -42,8 +43,13 @@ def on_device(array: Any) -> bool:
 def host_copy(array: Any) -> Any:
     """Its elements on the CPU."""
     host = host_room(array)
-    host.copy_(array)
+    host.copy_(array.detach())
     return host
+
+
+def copy_back(array: Any, host: Any) -> None:
+    """The way back. Parameters, too: what is detached shares their memory and is none of autograd's business."""
+    array.detach().copy_(host)
 
 
 def host_room(array: Any) -> Any:

@@ -39,8 +39,9 @@ class Offers:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        """Held while a new offer is compared with the others."""
+        """Held while a new offer is compared with the others, and when one goes."""
         self._buffers: dict[int, Buffers] = {}
+        self._memory: dict[int, tuple[int, int, int, int]] = {}
         self._runs: dict[int, Ran] = {}
 
     def offer(self, tag: int, buffers: Buffers) -> None:
@@ -48,14 +49,27 @@ class Offers:
         with self._lock:
             if tag in self._buffers:
                 raise UsageError(f"tag {tag} is in flight; wait for it, or choose another tag", Result.INVALID_ARGUMENT)
-            for other, theirs in list(self._buffers.items()):
-                if buffers.disturb(theirs):
-                    raise UsageError(
-                        f"tag {tag} would work on memory that the collective with tag {other} is still working on; "
-                        "wait for that one first",
-                        Result.INVALID_ARGUMENT,
-                    )
-            self._buffers[tag] = buffers
+            memory = _memory(buffers)
+            other = self._disturbed(*memory)
+            if other is not None:
+                raise UsageError(
+                    f"tag {tag} would work on memory that the collective with tag {other} is still working on; wait "
+                    "for that one first",
+                    Result.INVALID_ARGUMENT,
+                )
+            self._buffers[tag], self._memory[tag] = buffers, memory
+
+    def _disturbed(self, read: int, read_end: int, write: int, write_end: int) -> int | None:
+        """The tag of one that would read what is written here, or write what is read or written here. There may be
+        thousands, so the comparison is spelled out."""
+        for tag, (their_read, their_read_end, their_write, their_write_end) in self._memory.items():
+            if write < their_write_end and their_write < write_end:
+                return tag
+            if (write < their_read_end and their_read < write_end) or (
+                read < their_write_end and their_write < read_end
+            ):
+                return tag
+        return None
 
     def take(self, tag: int) -> Buffers | None:
         """The buffers offered for a tag."""
@@ -76,4 +90,12 @@ class Offers:
 
     def withdraw(self, tag: int) -> None:
         """The call is over; its tag and its memory are free."""
-        self._buffers.pop(tag, None)
+        with self._lock:
+            self._buffers.pop(tag, None)
+            self._memory.pop(tag, None)
+
+
+def _memory(buffers: Buffers) -> tuple[int, int, int, int]:
+    """From where to where it reads, and writes."""
+    send, recv = buffers.send, buffers.recv
+    return send.address, send.address + send.nbytes, recv.address, recv.address + recv.nbytes

@@ -9,12 +9,13 @@ import hashlib
 import mmap
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
 from pccl.dataplane.buffers import Buffers, Tensor, apart, tensor
-from pccl.dataplane.device import host_copy, on_device
+from pccl.dataplane.device import copy_back, host_copy, on_device
 from pccl.types import DataType
 
 HUGE_PAGE_BYTES = 2 * 1024 * 1024
@@ -22,6 +23,9 @@ HUGE_PAGE_BYTES = 2 * 1024 * 1024
 
 KEPT_MAX = 4
 """Stretches that are kept for the next call: input and result of two types of elements, or of two calls at a time."""
+
+QUICK_BYTES = 256 * 1024
+"""To copy so much takes some ten microseconds, less than to wake a thread for it."""
 
 
 class Stretch(Struct, frozen=True):
@@ -98,9 +102,9 @@ class Gathered:
         self.shares = [self._gather(dtype, by_type[dtype]) for dtype in sorted(by_type)]
 
     @property
-    def nbytes(self) -> int:
-        """Of all tensors together."""
-        return sum(each.nbytes for each in self._tensors)
+    def quick(self) -> bool:
+        """`deliver` takes no time to speak of."""
+        return not self._copies_back and sum(each.nbytes for each in self._tensors) <= QUICK_BYTES
 
     def _gather(self, dtype: DataType, tensors: list[Tensor]) -> Share:
         nbytes = sum(each.nbytes for each in tensors)
@@ -119,8 +123,8 @@ class Gathered:
         """The result stands: into the tensors with it."""
         for place in self._places:
             ctypes.memmove(place.home, place.result, place.nbytes)
-        for copy_back in self._copies_back:
-            copy_back()
+        for copy in self._copies_back:
+            copy()
 
     def release(self) -> None:
         """The memory is for the next call now; nothing may run on it any more."""
@@ -130,18 +134,15 @@ class Gathered:
 
 def _on_host(arrays: Sequence[Any], what: str) -> tuple[list[Tensor], list[Callable[[], object]]]:
     """The tensors, those of devices as copies on the CPU, and how each copy gets back."""
-    tensors, copies_back = [], []
+    tensors: list[Tensor] = []
+    copies_back: list[Callable[[], object]] = []
     for number, array in enumerate(arrays):
         host = array
         if on_device(array):
             host = host_copy(array)
-            copies_back.append(_copy_back(array, host))
+            copies_back.append(partial(copy_back, array, host))
         tensors.append(tensor(host, f"{what}[{number}]", writable=True))
     return tensors, copies_back
-
-
-def _copy_back(array: Any, host: Any) -> Callable[[], object]:
-    return lambda: array.copy_(host)
 
 
 def _layout(counts: list[int]) -> int:
