@@ -35,12 +35,12 @@ class CollectiveSpec(Struct, frozen=True):
     dtype: DataType
     op: ReduceOp
     codec: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_.-]*\Z")] = "none"
-    layout: Number = 0
-    """A digest of how the elements are divided among several tensors; 0 for a single one. Without it peers that pass
-    different tensors of the same total would add what does not belong together."""
+    layout: Annotated[str, Meta(max_length=16, pattern=r"\A[0-9a-f]*\Z")] = ""
+    """A digest of how the elements are divided among several tensors; empty for a single one. Without it peers that
+    pass different tensors of the same total would add what does not belong together."""
 
     def __str__(self) -> str:
-        layout = f" layout={self.layout:x}" if self.layout else ""
+        layout = f" layout={self.layout}" if self.layout else ""
         return f"{self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
 
 

@@ -73,7 +73,7 @@ class Share(Struct, frozen=True):
     """All tensors with one type of element, as one collective."""
 
     dtype: DataType
-    layout: int
+    layout: str
     """A digest of the tensors' lengths in their order, so that peers notice when theirs differ."""
     buffers: Buffers
 
@@ -145,7 +145,5 @@ def _on_host(arrays: Sequence[Any], what: str) -> tuple[list[Tensor], list[Calla
     return tensors, copies_back
 
 
-def _layout(counts: list[int]) -> int:
-    """Never 0, which stands for a single tensor."""
-    digest = hashlib.blake2b(",".join(map(str, counts)).encode(), digest_size=7).digest()
-    return int.from_bytes(digest, "little") + 1
+def _layout(counts: list[int]) -> str:
+    return hashlib.blake2b(",".join(map(str, counts)).encode(), digest_size=8).hexdigest()
