@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "build_info.hpp"
+#include "exchange.hpp"
 #include "kernels.hpp"
 #include "runs.hpp"
 
@@ -63,6 +64,25 @@ void bind_kernels(nb::module_& module) {
         "The check of a segment's bytes with one variant of the kernels.");
 }
 
+void reduce_all(int type, int op, std::uintptr_t out, const std::vector<nb::bytes>& contributions) {
+    if (contributions.empty()) throw nb::value_error("nothing to reduce");
+    std::vector<const std::uint8_t*> all;
+    for (const nb::bytes& each : contributions) {
+        if (each.size() != contributions[0].size()) throw nb::value_error("contributions of different lengths");
+        all.push_back(static_cast<const std::uint8_t*>(each.data()));
+    }
+    const auto element = static_cast<pccl::DataType>(type);
+    const std::size_t count = contributions[0].size() / pccl::item_size(element);
+    pccl::reduce_all(element, static_cast<pccl::ReduceOp>(op), memory(out), all, count);
+}
+
+void bind_exchange(nb::module_& module) {
+    module.def("reduce_all", reduce_all, "out[i] = contributions, by rank, reduced element by element.");
+    module.def(
+        "check_bytes", [](const nb::bytes& bytes) { return pccl::kernels().check(bytes.data(), bytes.size()); },
+        "The check of a segment's bytes with the best variant of the kernels.");
+}
+
 void bind_plan(nb::module_& module) {
     nb::class_<pccl::Plan>(module, "Plan")
         .def(nb::init<>())
@@ -117,6 +137,7 @@ NB_MODULE(_native, module) {
                "Compiler and C++ standard of this build, the instruction sets of the machine it runs on, and the "
                "variant of the kernels chosen for it.");
     bind_kernels(module);
+    bind_exchange(module);
     bind_plan(module);
     bind_run(module);
 }

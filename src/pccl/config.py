@@ -77,6 +77,9 @@ class MasterLimitSettings(TypedDict, total=False):
     avoid_s: float
     explain_after_s: float
     default_lanes: int
+    mesh_peers_max: int
+    mesh_lanes_max: int
+    spare_redial_s: float
     peers_max: int
     tags_max: int
     connection_dead_s: float

@@ -13,7 +13,7 @@ import time
 from pccl import Attribute, CollectiveAborted, Communicator, DataType, PCCLError, ReduceOp, TooFewPeers
 from pccl.core.effects import Collective
 from pccl.core.messages import CollectiveSpec
-from tests.e2e.token_plane import TokenPlane
+from tests.e2e.token_plane import LONG, TokenPlane
 
 STEP_S = 0.01
 _printing = threading.Lock()
@@ -74,7 +74,7 @@ class Actor:
             select.select([], [], [], STEP_S)
         return self.facts()
 
-    def collective(self, tag=0, count=1, dtype="FLOAT"):
+    def collective(self, tag=0, count=LONG, dtype="FLOAT"):
         spec = CollectiveSpec(count, DataType[dtype], ReduceOp.SUM)
         committed = self.communicator._call("collective", Collective(tag, spec))
         return {"attempt": committed.attempt, "epoch": committed.epoch, "ring": committed.ring}

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.e2e.harness import all_do, join
-from tests.e2e.token_plane import HOLD
+from tests.e2e.token_plane import HOLD, LONG
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -25,13 +25,13 @@ def test_alone_there_is_nobody_to_reduce_with(master, start_peers):
 
 def test_disagreement_names_both_sides(master, start_peers):
     peers = join([], start_peers(2, master.address))
-    peers[0].order("collective", count=10)
-    peers[1].order("collective", count=20)
+    peers[0].order("collective", count=LONG)
+    peers[1].order("collective", count=2 * LONG)
     for peer in peers:
         failed = peer.expect("failed", timeout_s=5.0)
         assert failed["error"] == "CallMismatch"
-        assert "10 x FLOAT" in failed["reason"]
-        assert "20 x FLOAT" in failed["reason"]
+        assert f"{LONG} x FLOAT" in failed["reason"]
+        assert f"{2 * LONG} x FLOAT" in failed["reason"]
     all_do(peers, "collective")
 
 

@@ -11,7 +11,9 @@ import threading
 
 from pccl.core.effects import RunEnded
 
-HOLD = 999
+HOLD = 999_999
+LONG = 100_000
+"""Elements that do not fit into a parcel: what is shorter would not use a ring."""
 TOKEN = struct.Struct("<QQ")
 LOOK_S = 0.02
 """How soon an abort is noticed."""
@@ -31,6 +33,10 @@ class TokenPlane:
     def __init__(self, started=lambda run: None):
         self._started = started
         self._aborts = {}
+        self.stall_s = 60.0
+
+    def check(self, contribution):
+        return 0
 
     def start(self, run, to_next, from_prev, ended):
         abort = self._aborts[run.tag, run.attempt] = threading.Event()

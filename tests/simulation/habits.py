@@ -80,7 +80,11 @@ def _join(host: "HostileHost") -> ToMaster:
 
 def _initiate(host: "HostileHost") -> ToMaster:
     tag = host.random.randrange(host.theatre.plan.tags + 1) if host.likely(0.8) else host.number()
-    spec = spec_of(tag) if host.likely(0.5) else CollectiveSpec(host.number(), DataType.INT8, ReduceOp.MIN, "other")
+    spec = (
+        spec_of(tag, host.theatre.plan)
+        if host.likely(0.5)
+        else CollectiveSpec(host.number(), DataType.INT8, ReduceOp.MIN, "other")
+    )
     return Initiate(tag, spec)
 
 

@@ -203,7 +203,7 @@ class HostileHost(PeerHost):
     def _meet(self, link: LinkSpec) -> None:
         """Make the link, lie about it, or both."""
         if link.dial and self.likely(0.8):
-            for lane in range(link.lanes):
+            for lane in range(link.lanes + 1):
                 hello = LaneHello(RUN, self.identity.peer, link.peer, link.number, lane)
                 if (link.number, lane) not in self.lanes:
                     lanes.dial(self, Dial(hello, link.host, link.port, DIAL_TIMEOUT_S))

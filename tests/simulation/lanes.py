@@ -30,6 +30,9 @@ class LaneEnd:
         self.connection = connection
         self.side = side
         self.stands = False
+        self.parcels: dict[int, int] = {}
+        """What arrived on it as an express lane and may still be needed."""
+        self.carries_parcels = False
         self.part: Part | None = None
         """The run that this end is lent to."""
 
@@ -71,10 +74,13 @@ def _give_up(end: LaneEnd, cause: str) -> None:
 
 
 def _answered(end: LaneEnd, data: bytes) -> None:
-    answer = decode_between(data)
-    assert isinstance(answer, LaneAnswer), "what is no answer is the business of `wire`"
+    if end.stands:
+        _arrived(end, data)
+        return
     if end.host.lanes.get(end.key) is not end:
         return
+    answer = decode_between(data)
+    assert isinstance(answer, LaneAnswer), "what is no answer is the business of `wire`"
     if answer.accepted:
         end.stands = True
         end.host.handle(LaneDialled(*end.key))
@@ -87,10 +93,16 @@ def offered(host: "PeerHost", connection: Connection, data: bytes) -> None:
     hello = decode_between(data)
     assert isinstance(hello, LaneHello), "what is no hello is the business of `wire`"
     end = LaneEnd(host, hello, connection, 1)
-    connection.attach(1, lambda data: None, lambda cause: host.post(_ended, end, cause))
+    connection.attach(1, lambda data: host.post(_arrived, end, data), lambda cause: host.post(_ended, end, cause))
     number = host.next_number()
     host.offers[number] = end
     host.handle(LaneOffered(number, hello))
+
+
+def _arrived(end: LaneEnd, data: bytes) -> None:
+    """Bytes on a lane that stands; only those of parcels are simulated."""
+    if end.host.lanes.get(end.key) is end and end.carries_parcels:
+        end.host.parcel_arrived(end, data)
 
 
 def accept(host: "PeerHost", effect: AcceptLane) -> None:

@@ -103,6 +103,14 @@ def _fail_unless_it_stood(self: Any, link: Any, cause: str, now: float) -> None:
         _FAIL(self, link, cause, now)
 
 
+def _break_running_only(self: Any, link: Any, cause: str, now: float) -> None:
+    kept = [(life, dict(life.parcels)) for life in self.voting() if life.group == link.group]
+    _BREAK(self, link, cause, now)
+    for life, parcels in kept:
+        life.parcels = parcels
+
+
+_BREAK = Collectives.break_link
 _ADVANCE, _START, _REPORT, _LEND = Admission.advance, Collectives.advance, Collectives.report, Lanes.lend
 _REST, _FAIL, _REPORT_DOWN = Wiring._rest, Wiring._fail, Wiring.report_down
 
@@ -145,6 +153,12 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             "_judge_trial",
             _around(Admission._judge_trial, "_go_around", lambda *_: False),
         ),
+    ),
+    "believe every parcel": (
+        Mutant("a vote counts as one without a parcel", Wiring, "reaches_all", lambda self, peer, others: True),
+    ),
+    "forget what a link carried": (
+        Mutant("parcels of a broken link may be lost", Collectives, "break_link", _break_running_only),
     ),
     "never kick": (Mutant("a silent peer is kicked", Liveness, "watch", lambda self, waited_for, now: []),),
     "leave contradictions alone": (

@@ -9,6 +9,7 @@ from pccl.core.effects import (
     AbortRun,
     AcceptLane,
     Call,
+    CarryParcels,
     CloseLane,
     CloseMaster,
     Dial,
@@ -21,13 +22,15 @@ from pccl.core.effects import (
     Request,
     Resolve,
     SendMaster,
+    SendParcel,
+    StartExchange,
     StartRun,
 )
 from pccl.core.messages import LinkSpec, ToMaster, Topology, Wire
 from pccl.core.peer import Peer, PeerIdentity
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
-from tests.simulation import lanes
+from tests.simulation import exchange, lanes
 from tests.simulation.host import Host
 from tests.simulation.lanes import LaneEnd, LaneKey
 from tests.simulation.network import Connection
@@ -35,6 +38,7 @@ from tests.simulation.trace import tell
 
 if TYPE_CHECKING:
     from tests.simulation.people import Person
+    from tests.simulation.plane import Part
     from tests.simulation.theatre import Theatre
 
 
@@ -58,6 +62,10 @@ class PeerHost(Host):
         self.control: Connection | None = None
         self.lanes: dict[LaneKey, LaneEnd] = {}
         self.offers: dict[int, LaneEnd] = {}
+        self.contributions: dict[int, int] = {}
+        """What was last sent in a parcel for each tag."""
+        self.exchanges: dict[int, Part] = {}
+        """Those that wait for parcels, by attempt."""
         self.wired: dict[int, LinkSpec] = {}
         self._reader = FrameReader(TO_PEER_FRAME_MAX)
         self._numbers = 0
@@ -137,6 +145,12 @@ class PeerHost(Host):
                 lanes.close(self, (link, lane))
             case StartRun():
                 theatre.plane.start(self, effect)
+            case CarryParcels(link, lane):
+                self.lanes[link, lane].carries_parcels = True
+            case SendParcel():
+                exchange.send(self, effect)
+            case StartExchange():
+                exchange.start(theatre.plane, self, effect)
             case AbortRun():
                 theatre.plane.abort(self, effect)
             case CloseMaster():
@@ -146,6 +160,10 @@ class PeerHost(Host):
                 pass
             case _:
                 raise AssertionError(f"unknown effect {effect}")
+
+    def parcel_arrived(self, end: LaneEnd, data: bytes) -> None:
+        """Somebody's contribution is there."""
+        exchange.arrived(end, data)
 
     def _send(self, message: ToMaster) -> None:
         self.theatre.audience.tell("peer_sends", self, message)

@@ -23,7 +23,7 @@ from pccl.core.effects import (
 )
 from pccl.core.messages import CollectiveSpec
 from pccl.types import DataType, ReduceOp
-from tests.simulation.plan import Style
+from tests.simulation.plan import Plan, Style
 
 if TYPE_CHECKING:
     from tests.simulation.peer_host import PeerHost
@@ -195,9 +195,9 @@ def _think(person: Person) -> Script:
 
 def _collectives(person: Person) -> Generator[Think | Ask, tuple[Answer, ...], bool]:
     """Reduce all tags, again and again until each is committed or nobody else is there; True if somebody waits."""
-    pending = False
-    requests: list[Request] = [Collective(tag, spec_of(tag)) for tag in range(person.theatre.plan.tags)]
-    if person.theatre.plan.style is Style.OVERLAP:
+    pending, plan = False, person.theatre.plan
+    requests: list[Request] = [Collective(tag, spec_of(tag, plan)) for tag in range(plan.tags)]
+    if plan.style is Style.OVERLAP:
         requests.append(ArePeersPending())
     requests = yield from _stray(person, requests)
     while requests:
@@ -226,10 +226,11 @@ def _aborted(answer: Answer) -> bool:
     return isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED
 
 
-def spec_of(tag: int) -> CollectiveSpec:
+def spec_of(tag: int, plan: Plan) -> CollectiveSpec:
     """What everybody asks for under this tag."""
-    # From a part of one lane's share to several shares: some collectives get one lane, some all that are free.
-    return CollectiveSpec(50_000 << tag % 4, DataType.FLOAT, ReduceOp.SUM)
+    # Every other one is short enough to travel with the votes. The others take from a part of one lane's share to
+    # several shares: some get one lane, some all that are free.
+    return CollectiveSpec(100 if tag % 2 == plan.short_tags else 50_000 << tag % 4, DataType.FLOAT, ReduceOp.SUM)
 
 
 def _strays(person: Person) -> bool:

@@ -48,6 +48,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     lanes: tuple[int, ...]
     """Asked for by the peers of each group; 0 leaves it to the master."""
     tags: int
+    short_tags: int
+    """0: the even tags are those of tensors that are short enough to travel with the votes; 1: the odd ones."""
     style: Style
     strays: float
     """Probability per step that a person does something else than the others."""
@@ -131,6 +133,7 @@ def _troubled(random: Random) -> Plan:
         groups=groups,
         lanes=tuple(random.choice((0, 0, 1, 2, 3)) for _ in range(groups)),
         tags=random.choice((1, 1, 2, 3, 6)),
+        short_tags=random.choice((0, 1)),
         style=random.choice(list(Style)),
         strays=random.choice((0.0, 0.0, 0.0, 0.1)),
         distance_s=random.choice((0.0002, 0.005, 0.05, 0.15)),
@@ -164,6 +167,7 @@ def by_hand() -> Plan:
         groups=1,
         lanes=(0,),
         tags=0,
+        short_tags=0,
         style=Style.UPDATE,
         strays=1.0,
         distance_s=0.0,
@@ -183,10 +187,14 @@ def by_hand() -> Plan:
         fault_every_s=1.0,
         master_crashes=False,
         safety_s=0.0,
-        master_limits=MasterLimits(default_lanes=1),
+        master_limits=MasterLimits(default_lanes=1, mesh_peers_max=0),
         peer_limits=PeerLimits(),
     )
 
 
 def _master_limits(random: Random) -> MasterLimits:
-    return MasterLimits(silence_s=random.choice((15.0, 30.0, 60.0)), default_lanes=random.choice((1, 2, 4)))
+    return MasterLimits(
+        silence_s=random.choice((15.0, 30.0, 60.0)),
+        default_lanes=random.choice((1, 2, 4)),
+        mesh_peers_max=random.choice((0, 3, 8, 8)),
+    )

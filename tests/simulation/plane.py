@@ -7,7 +7,7 @@ cannot finish says nothing until a lane breaks or it is aborted, exactly as a th
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import AbortRun, RunEnded, StartRun
+from pccl.core.effects import AbortRun, RunEnded, StartExchange, StartRun
 from pccl.types import PeerId
 from tests.simulation.lanes import LaneEnd, LaneKey, returned
 
@@ -33,7 +33,7 @@ class Run:
 class Part:
     """One participant's part of a run."""
 
-    def __init__(self, host: "PeerHost", effect: StartRun, run: Run, value: int) -> None:
+    def __init__(self, host: "PeerHost", effect: StartRun | StartExchange, run: Run, value: int) -> None:
         self.host = host
         self.effect = effect
         self.run = run
@@ -49,6 +49,8 @@ class Part:
 
     def ends(self) -> list[LaneEnd]:
         """The lanes lent to it that are still there."""
+        if isinstance(self.effect, StartExchange):
+            return []
         keys = dict.fromkeys((*self.effect.to_next, *self.effect.from_prev))
         return [self.host.lanes[key] for key in keys if key in self.host.lanes]
 
@@ -60,18 +62,16 @@ class Plane:
         self._theatre = theatre
         self._runs: dict[int, Run] = {}
         self._parts: dict[tuple[str, int], Part] = {}
+        self.sent: dict[tuple[PeerId, int], int] = {}
+        """What each peer sent in each of its parcels."""
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, host: "PeerHost", effect: StartRun) -> None:
         """A peer lends its lanes and runs."""
         theatre = self._theatre
-        run = self._runs.setdefault(effect.attempt, Run(effect.attempt, effect.size))
-        part = Part(host, effect, run, theatre.random.randrange(1, 1_000_000))
-        if not host.hostile:
-            theatre.audience.tell("run_started", part)
-        run.parts[effect.rank] = part
-        self._parts[host.name, effect.attempt] = part
+        part = self.take_part(host, effect, effect.size, theatre.random.randrange(1, 1_000_000))
+        run = part.run
         for end in part.ends():
             end.part = part
             if not end.connection.open(end.side):
@@ -83,9 +83,19 @@ class Plane:
         if theatre.plan.hostile:
             # Whoever takes part without sending a byte is found out by the data plane alone.
             stall_s = theatre.plan.run_s + NO_PROGRESS_S
-            theatre.scheduler.after(stall_s, self._end, part, "no progress", ())
+            theatre.scheduler.after(stall_s, self.end, part, "no progress", ())
         if theatre.random.random() < theatre.plan.run_failure:
-            theatre.scheduler.after(theatre.random.uniform(0.0, theatre.plan.run_s), self._end, part, "bad segment", ())
+            theatre.scheduler.after(theatre.random.uniform(0.0, theatre.plan.run_s), self.end, part, "bad segment", ())
+
+    def take_part(self, host: "PeerHost", effect: StartRun | StartExchange, size: int, value: int) -> Part:
+        """A peer takes part in an attempt."""
+        run = self._runs.setdefault(effect.attempt, Run(effect.attempt, size))
+        part = Part(host, effect, run, value)
+        if not host.hostile:
+            self._theatre.audience.tell("run_started", part)
+        run.parts[effect.rank] = part
+        self._parts[host.name, effect.attempt] = part
+        return part
 
     def abort(self, host: "PeerHost", effect: AbortRun) -> None:
         """A peer wants its run to stop; success may still win the race."""
@@ -98,14 +108,14 @@ class Plane:
         """A lent lane was closed by the other end or cut."""
         if end.part is not None:
             delay_s = self._theatre.random.uniform(0.0, 0.02)
-            self._theatre.scheduler.after(delay_s, self._end, end.part, f"lane {end.key}: {cause}", (end.key,))
+            self._theatre.scheduler.after(delay_s, self.end, end.part, f"lane {end.key}: {cause}", (end.key,))
 
     def stall(self, end: LaneEnd) -> None:
         """A lent lane passes no bytes any more."""
         part = end.part
         if part is not None and not part.ended:
             part.stopped_at = min(part.stopped_at, self._theatre.scheduler.now)
-            self._theatre.scheduler.after(NO_PROGRESS_S, self._end, part, f"no progress on lane {end.key}", (end.key,))
+            self._theatre.scheduler.after(NO_PROGRESS_S, self.end, part, f"no progress on lane {end.key}", (end.key,))
 
     def host_gone(self, host: "PeerHost") -> None:
         """A process ended: its runs send nothing any more."""
@@ -138,7 +148,7 @@ class Plane:
             self._theatre.scheduler.after(0.5, self._try_success, part)
             return
         part.succeeded = True
-        self._end(part, "", ())
+        self.end(part, "", ())
 
     def _stop(self, part: Part) -> None:
         if part.host.frozen:
@@ -146,9 +156,10 @@ class Plane:
             return
         random, chance = self._theatre.random, self._theatre.plan.lane_lost_by_abort
         broken = tuple(end.key for end in part.ends() if random.random() < chance)
-        self._end(part, "aborted", broken)
+        self.end(part, "aborted", broken)
 
-    def _end(self, part: Part, cause: str, broken: tuple[LaneKey, ...]) -> None:
+    def end(self, part: Part, cause: str, broken: tuple[LaneKey, ...]) -> None:
+        """A part is over; only the first end counts."""
         if part.ended or part.host.gone:
             return
         part.ended = True
@@ -177,5 +188,16 @@ class Plane:
     def expected_sum(self, attempt: int, ring: tuple[PeerId, ...]) -> int | None:
         """The sum over exactly this ring, None if it is not the ring that ran."""
         parts = self._runs[attempt].parts
+        exchanged = next((part for part in parts.values() if isinstance(part.effect, StartExchange)), None)
+        if exchanged is not None:
+            return self._exchanged_sum(exchanged, ring)
         values = {part.host.identity.peer: part.value for part in parts.values()}
         return sum(values.values()) if set(values) == set(ring) and len(ring) == len(values) else None
+
+    def _exchanged_sum(self, part: Part, ring: tuple[PeerId, ...]) -> int | None:
+        """The same where contributions travelled with the votes: whoever died since then has contributed."""
+        assert isinstance(part.effect, StartExchange)
+        if len(part.effect.parcels) != len(ring):
+            return None
+        expected = zip(ring, part.effect.parcels, strict=True)
+        return sum(self.sent[peer, number] for peer, (_, number) in expected)

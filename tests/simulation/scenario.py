@@ -23,6 +23,7 @@ from pccl.core.effects import (
     Failure,
     Request,
     SayGoodbye,
+    StartExchange,
     UpdateTopology,
     WaitAccepted,
 )
@@ -60,7 +61,7 @@ class HandPlane(Plane):
         """End the run of this tag at this peer."""
         part = next(each for each in self.parts_of(host) if each.effect.tag == tag and not each.ended)
         part.succeeded = not cause
-        self._end(part, cause, ())
+        self.end(part, cause, ())
 
     def parts_of(self, host: PeerHost) -> list[Part]:
         """Every run of this peer."""
@@ -89,6 +90,10 @@ class Recorder(Checker):
             self.lines.append(f"{host.name} → master: {tell(message)}")
 
     def run_started(self, part: Part) -> None:
+        if isinstance(part.effect, StartExchange):
+            parcels = [number for _, number in part.effect.parcels]
+            self.lines.append(f"{part.host.name} reduces tag {part.effect.tag} from the parcels {parcels}")
+            return
         lanes = [lane for _, lane in part.effect.to_next]
         self.lines.append(
             f"{part.host.name} runs tag {part.effect.tag} as {part.effect.rank} of {part.effect.size} on {lanes}"

@@ -16,8 +16,9 @@ from pccl.core.ballot import Ballot, names
 from pccl.core.limits import MasterLimits
 from pccl.core.messages import TopologyUpdated
 from pccl.core.outbox import Outbox
-from pccl.core.ring import arrange, pairs
+from pccl.core.ring import arrange, mesh, pairs
 from pccl.core.roster import Member, Roster
+from pccl.core.schedule import parcel_bytes
 from pccl.core.wiring import Link, Wiring
 from pccl.types import PeerId, short
 
@@ -85,7 +86,13 @@ class Admission:
         if tried:
             order = ring + tried
             self._rings[group] = arrange(order, self._wiring.avoided) or order
-        self._wiring.want(group, need=pairs(self._rings.get(group, ring)), keep=pairs(ring), now=now)
+        spare = mesh(ring) if self._meshed(group) else pairs(ring)
+        self._wiring.want(group, need=pairs(self._rings.get(group, ring)), spare=spare, now=now)
+
+    def _meshed(self, group: int) -> bool:
+        """Whether every two peers of the group shall be linked."""
+        ring, limits = self._roster.ring(group), self._limits
+        return len(ring) <= limits.mesh_peers_max and self._roster.lanes.get(group, 0) <= limits.mesh_lanes_max
 
     def _tried(self, group: int) -> tuple[PeerId, ...]:
         return tuple(peer for peer, member in (self.trial or {}).items() if member.group == group)
@@ -99,7 +106,8 @@ class Admission:
     def push(self) -> None:
         """Tell every accepted peer of the new epoch."""
         for group, ring in self._roster.rings.items():
-            self._outbox.send(ring, self._roster.topology(group))
+            longest = parcel_bytes(self._roster.round_trip_s(ring)) if self._meshed(group) else 0
+            self._outbox.send(ring, self._roster.topology(group, longest))
 
     def forget(self, member: Member) -> None:
         """A member is gone: it neither votes nor is tried any more."""

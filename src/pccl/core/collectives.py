@@ -11,11 +11,13 @@ from enum import Enum
 
 from pccl.core.ballot import Ballot, names
 from pccl.core.limits import MasterLimits
-from pccl.core.messages import Abort, CollectiveSpec, Outcome, RefusedCollective, Start
+from pccl.core.messages import Abort, CollectiveSpec, Initiate, Outcome, RefusedCollective, Start
 from pccl.core.outbox import Outbox, clip
+from pccl.core.ring import pairs
 from pccl.core.roster import Member, Roster
 from pccl.core.schedule import lane_share, segment_bytes
 from pccl.core.violation import Violation
+from pccl.core.wiring import Link
 from pccl.types import PeerId, short, tag_name
 
 
@@ -56,6 +58,9 @@ class Life:
         """When the present stage began."""
         self.attempt = 0
         self.lanes: tuple[int, ...] = ()
+        """The lanes it holds; none if it needs none, because the contributions travelled with the votes."""
+        self.parcels: dict[PeerId, int] = {}
+        """Voters whose contribution is on its way to everybody, and the numbers of their parcels."""
         self.ring: tuple[PeerId, ...] = ()
         """Participants of the attempt."""
         self.unreported: dict[PeerId, None] = {}
@@ -66,6 +71,17 @@ class Life:
         """Enter a stage; only the successors of the present one are possible."""
         assert stage in LIFE_STAGES[self.stage][1], f"tag {self.tag}: {self.stage} cannot become {stage}"
         self.stage, self.since = stage, now
+
+    @property
+    def spec(self) -> CollectiveSpec:
+        """What all voted for."""
+        return next(iter(self.ballot.votes.values()))
+
+    def uses(self, link: Link) -> bool:
+        """It runs over this link."""
+        if self.lanes:
+            return link.ends in pairs(self.ring)
+        return all(end in self.ring for end in link.ends)
 
     def waits_for(self) -> list[PeerId]:
         """The peers whose vote or report is missing."""
@@ -102,8 +118,9 @@ class Collectives:
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def initiate(self, member: Member, tag: int, spec: CollectiveSpec, now: float) -> None:
-        """A vote to start."""
+    def initiate(self, member: Member, vote: Initiate, parcel: int, now: float) -> None:
+        """A vote to start. `parcel` is that of the vote, or 0 if it cannot have left to everybody."""
+        tag, spec = vote.tag, vote.spec
         lives = self._lives.setdefault(member.group, {})
         life = lives.get(tag)
         if life is not None and (life.stage is not LifeStage.VOTING or member.peer in life.ballot.votes):
@@ -115,6 +132,8 @@ class Collectives:
             life = lives[tag] = Life(member.group, tag, ballot)
             life.since = now
         life.ballot.cast(member.peer, spec, now)
+        if parcel:
+            life.parcels[member.peer] = parcel
         self._in_flight[member.peer] = self.in_flight(member.peer) + 1
         self._count(life, now)
 
@@ -150,12 +169,15 @@ class Collectives:
         else:
             self._check_reports(life, now)
 
-    def break_link(self, group: int, cause: str, now: float) -> None:
-        """A link of the group's ring is down: nothing that runs on the ring can finish."""
-        for life in list(self._lives.get(group, {}).values()):
-            if life.stage is LifeStage.RUNNING:
+    def break_link(self, link: Link, cause: str, now: float) -> None:
+        """A link is down: nothing that runs over it can finish, and parcels that it carried may be lost."""
+        for life in list(self._lives.get(link.group, {}).values()):
+            if life.stage in (LifeStage.VOTING, LifeStage.READY):
+                for end in link.ends:
+                    life.parcels.pop(end, None)
+            elif life.stage is LifeStage.RUNNING and life.uses(link):
                 self._abort(life, cause, now)
-        self.touched[group] = None
+        self.touched[link.group] = None
 
     # ── transitions ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -193,24 +215,27 @@ class Collectives:
         ready = [life for life in lives if life.stage is LifeStage.READY]
         round_trip_s = self._roster.round_trip_s(self._roster.ring(group)) if ready else 0.0
         for place, life in enumerate(ready):
+            if all(peer in life.parcels for peer in self._roster.ring(group)):
+                self._start(life, (), now)
+                continue
             free = self._free_lanes(group)
-            if not free:
-                break
-            spec = next(iter(life.ballot.votes.values()))
-            share = lane_share(len(free), len(ready) - place, spec, round_trip_s)
-            self._start(life, spec, free[:share], now)
+            if free:
+                share = lane_share(len(free), len(ready) - place, life.spec, round_trip_s)
+                self._start(life, free[:share], now)
 
     def _free_lanes(self, group: int) -> tuple[int, ...]:
         used = {lane for life in self.holding_lanes(group) for lane in life.lanes}
         return tuple(lane for lane in range(self._roster.lanes[group]) if lane not in used)
 
-    def _start(self, life: Life, spec: CollectiveSpec, lanes: tuple[int, ...], now: float) -> None:
+    def _start(self, life: Life, lanes: tuple[int, ...], now: float) -> None:
+        """Start it over these lanes of its ring; without lanes, with what came along with the votes."""
         self._last_attempt += 1
         life.attempt, life.lanes, life.ring = self._last_attempt, lanes, self._roster.ring(life.group)
         life.unreported = dict.fromkeys(life.ring)
         life.become(LifeStage.RUNNING, now)
-        segments = segment_bytes(spec, len(life.ring), len(lanes))
-        self._outbox.send(life.ring, Start(life.tag, life.attempt, self._roster.epoch, lanes, segments))
+        segments = segment_bytes(life.spec, len(life.ring), max(1, len(lanes)))
+        parcels = () if lanes else tuple(life.parcels[peer] for peer in life.ring)
+        self._outbox.send(life.ring, Start(life.tag, life.attempt, self._roster.epoch, lanes, segments, parcels))
 
     def _abort(self, life: Life, reason: str, now: float) -> None:
         life.reason = reason

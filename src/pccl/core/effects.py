@@ -162,7 +162,7 @@ class LaneClosed(Struct, frozen=True):
 
 
 class RunEnded(Struct, frozen=True):
-    """The data plane has let go of the lanes of a run: with a result (`cause` is empty) or without."""
+    """A run or an exchange is over and its lanes are let go of: with a result (`cause` is empty) or without."""
 
     tag: int
     attempt: int
@@ -288,13 +288,55 @@ class StartRun(Struct, frozen=True):
     segment_bytes: int
 
 
+class CarryParcels(Struct, frozen=True):
+    """This lane stands and is the express lane of its link: never lent, and all that arrives on it are parcels."""
+
+    link: int
+    lane: int
+
+
+class SendParcel(Struct, frozen=True):
+    """Send the input of a collective, whole, on each of these express lanes. What cannot be sent breaks its lane."""
+
+    tag: int
+    parcel: int
+    """Its number, rising with each parcel of this peer."""
+    oldest: int
+    """The lowest number that may still be needed: receivers forget what lies below."""
+    lanes: tuple[tuple[int, int], ...]
+
+
+class StartExchange(Struct, frozen=True):
+    """Reduce our input with the contributions that come, or have come, in parcels. Ends in `RunEnded`."""
+
+    call: int
+    tag: int
+    attempt: int
+    spec: CollectiveSpec
+    rank: int
+    parcels: tuple[tuple[tuple[int, int] | None, int], ...]
+    """By rank: the express lane (none for our own) and the number of a parcel."""
+
+
 class AbortRun(Struct, frozen=True):
-    """Make the data plane stop; its `RunEnded` still comes, exactly once."""
+    """Make a run or an exchange stop; its `RunEnded` still comes, exactly once."""
 
     tag: int
     attempt: int
 
 
 PeerEffect = (
-    SendMaster | CloseMaster | Resolve | Dial | AcceptLane | RefuseLane | CloseLane | StartRun | AbortRun | Note
+    SendMaster
+    | CloseMaster
+    | Resolve
+    | Dial
+    | AcceptLane
+    | RefuseLane
+    | CloseLane
+    | StartRun
+    | CarryParcels
+    | SendParcel
+    | StartExchange
+    | AbortRun
+    | Note
 )

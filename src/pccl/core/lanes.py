@@ -5,9 +5,11 @@ so, and reports each link up or down once. A lane has one owner at a time: it is
 A lane whose link goes away while it is lent is closed when the run gives it back, never under the data plane's hands.
 """
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
-from pccl.core.effects import AcceptLane, CloseLane, Dial, PeerEffect, RefuseLane, SendMaster
+from pccl.core.effects import AcceptLane, CarryParcels, CloseLane, Dial, PeerEffect, RefuseLane, SendMaster
 from pccl.core.limits import PeerLimits
 from pccl.core.messages import LaneHello, LinkDown, LinkSpec, LinkUp
 from pccl.core.outbox import clip
@@ -25,9 +27,19 @@ class LinkEnd:
         self.standing: dict[int, None] = {}
 
     @property
+    def numbers(self) -> range:
+        """The numbers of its lanes; the last one is the express lane."""
+        return range(self.spec.lanes + 1)
+
+    @property
+    def express(self) -> LaneId:
+        """The lane for parcels."""
+        return self.spec.number, self.spec.lanes
+
+    @property
     def complete(self) -> bool:
         """Every lane stands."""
-        return len(self.standing) == self.spec.lanes
+        return len(self.standing) == len(self.numbers)
 
 
 class EarlyOffer(Struct, frozen=True):
@@ -63,21 +75,22 @@ class Lanes:
         for spec in [spec for spec in specs if spec.number > self._newest]:
             self._ends[spec.number] = LinkEnd(spec)
             if spec.dial:
-                self._dial(spec)
+                self._dial(self._ends[spec.number])
         # A listed link that we neither have nor find new is one that broke here: our report crossed this message.
         self._newest = max([self._newest, *wanted])
         early, self._early = self._early, {}
         for offer, each in early.items():
             self._consider(offer, each)
 
-    def _dial(self, spec: LinkSpec) -> None:
-        for lane in range(spec.lanes):
+    def _dial(self, end: LinkEnd) -> None:
+        spec = end.spec
+        for lane in end.numbers:
             hello = LaneHello(self.run, self._me, spec.peer, spec.number, lane)
             self._effects.append(Dial(hello, spec.host, spec.port, self._limits.dial_timeout_s))
 
     def _discard(self, number: int) -> None:
         end = self._ends.pop(number)
-        for lane in range(end.spec.lanes):
+        for lane in end.numbers:
             if (number, lane) not in self._lent:
                 self._effects.append(CloseLane(number, lane))
 
@@ -122,7 +135,12 @@ class Lanes:
             return f"{short(self._me)} takes part in another run"
         if end is None:
             return "" if hello.link > self._newest else f"{short(self._me)} knows no link {hello.link} any more"
-        if end.spec.dial or end.spec.peer != hello.sender or hello.lane >= end.spec.lanes or hello.lane in end.standing:
+        if (
+            end.spec.dial
+            or end.spec.peer != hello.sender
+            or hello.lane not in end.numbers
+            or hello.lane in end.standing
+        ):
             return f"link {hello.link} has no room for lane {hello.lane} of {short(PeerId(hello.sender))}"
         return ""
 
@@ -136,6 +154,8 @@ class Lanes:
 
     def _stand(self, end: LinkEnd, lane: int) -> None:
         end.standing[lane] = None
+        if (end.spec.number, lane) == end.express:
+            self._effects.append(CarryParcels(*end.express))
         if end.complete:
             self._effects.append(SendMaster(LinkUp(end.spec.number)))
 
@@ -146,6 +166,15 @@ class Lanes:
             return
         self._discard(link)
         self._effects.append(SendMaster(LinkDown(link, clip(f"{cause} (neighbour {short(PeerId(end.spec.peer))})"))))
+
+    # ── parcels ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def express(self, peers: Iterable[PeerId]) -> tuple[LaneId, ...] | None:
+        """The express lane to each of these peers; None if a link to one of them does not stand."""
+        found = {PeerId(end.spec.peer): end.express for end in self._ends.values() if end.complete}
+        lanes = [found.get(peer) for peer in peers]
+        standing = tuple(lane for lane in lanes if lane is not None)
+        return standing if len(standing) == len(lanes) else None
 
     # ── lending ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

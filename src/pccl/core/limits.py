@@ -44,6 +44,17 @@ class MasterLimits(Struct, frozen=True):
     """Lanes per link when nobody in the group asked for a number: a few concurrent collectives get one each, and one
     large tensor gets past the loss-limited rate of a single TCP connection."""
 
+    mesh_peers_max: int = 8
+    """In groups of up to this many every two peers are linked, not only neighbours: small tensors then travel straight
+    to everybody, and a ring that has lost a member is closed by a link that stands already. Connections grow with the
+    number of peers: beyond a handful they cost more than they bring."""
+
+    mesh_lanes_max: int = 8
+    """No mesh where links have more lanes than this: seven links of more would use up a process's descriptors."""
+
+    spare_redial_s: float = 60.0
+    """Pause before a link that nobody waits for is dialled again after it failed from both ends."""
+
     peers_max: int = 4096
     """Candidates and accepted peers together. One process serves a thousand votes in well under a second; beyond a few
     thousand connections file descriptors run out first."""

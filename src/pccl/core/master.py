@@ -160,10 +160,13 @@ class Master:
                 if voted or member.peer in self.pending.votes:
                     raise Violation("asked for pending peers twice, or inside update_topology")
                 self.pending.cast(member.peer, None, now)
-            case Initiate(tag=tag, spec=spec):
+            case Initiate():
                 if voted:
                     raise Violation("initiated a collective inside update_topology")
-                self.collectives.initiate(member, tag, spec, now)
+                # A link that was remade stands only after this peer has said so, which is after it could use it: so a
+                # parcel that was sent before this vote went over the links that stand now, or the vote comes without.
+                arrives = self.wiring.reaches_all(member.peer, self.roster.ring(member.group))
+                self.collectives.initiate(member, message, message.parcel if arrives else 0, now)
             case Done(tag=tag, attempt=attempt):
                 self.collectives.report(member, tag, attempt, None, now)
             case Failed(tag=tag, attempt=attempt, cause=cause):
@@ -172,7 +175,7 @@ class Master:
     def _break_link(self, member: Member, number: int, cause: str, now: float) -> None:
         link = self.wiring.report_down(member.peer, number, cause, now)
         if link is not None:
-            self.collectives.break_link(link.group, f"a link broke at {short(member.peer)}: {cause}", now)
+            self.collectives.break_link(link, f"a link broke at {short(member.peer)}: {cause}", now)
 
     # ── departures ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -261,7 +264,7 @@ class Master:
 
     def _pass_time(self, now: float) -> None:
         for link in self.wiring.pass_time(now):
-            self.collectives.break_link(link.group, link.explain(), now)
+            self.collectives.break_link(link, link.explain(), now)
         if self._watch_at is not None and self._watch_at <= now:
             for member in self.liveness.watch(self._waited_for(), now):
                 limit = self.liveness.limit(member)

@@ -17,7 +17,8 @@ Text = Annotated[str, Meta(max_length=4096)]
 """A sentence for a person; 4096 characters hold the names of a hundred peers."""
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Tag = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Lane = Annotated[int, Meta(ge=0, le=1023)]
+Lane = Annotated[int, Meta(ge=0, le=1024)]
+"""The highest is the express lane of a link with as many others as there may be."""
 LaneCount = Annotated[int, Meta(ge=0, le=1024)]
 """1,024 connections to one neighbour are four times what PCCL's authors needed for 45 Gbit/s over a continent."""
 SEGMENT_BYTES_MAX = 16 * 1024 * 1024
@@ -35,7 +36,7 @@ class CollectiveSpec(Struct, frozen=True):
     dtype: DataType
     op: ReduceOp
     codec: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_.-]*\Z")] = "none"
-    layout: Annotated[str, Meta(max_length=16, pattern=r"\A[0-9a-f]*\Z")] = ""
+    layout: Annotated[str, Meta(max_length=16, pattern=r"\A[0-9A-Za-z]*\Z")] = ""
     """A digest of how the elements are divided among several tensors; empty for a single one. Without it peers that
     pass different tensors of the same total would add what does not belong together."""
 
@@ -54,6 +55,7 @@ class LinkSpec(Struct, frozen=True):
     host: Host
     port: Port
     lanes: Annotated[int, Meta(ge=1, le=1024)]
+    """Lanes that are lent to runs, numbered from 0. Every link has one more, of the next number: the express lane."""
 
 
 # ── peer → master ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -84,6 +86,8 @@ class Initiate(Struct, frozen=True, tag=True):
 
     tag: Tag
     spec: CollectiveSpec
+    parcel: Number = 0
+    """Number of the parcel in which my whole contribution is on its way to all other peers of the group; 0 for none."""
 
 
 class Done(Struct, frozen=True, tag=True):
@@ -144,6 +148,8 @@ class Topology(Struct, frozen=True, tag=True):
     global_size: Number
     groups: Number
     largest_group: Number
+    parcel_bytes: Number = 0
+    """A contribution of up to this many bytes may be sent along with the vote; 0 for none."""
 
 
 class TopologyUpdated(Struct, frozen=True, tag=True):
@@ -157,13 +163,17 @@ class PendingAnswer(Struct, frozen=True, tag=True):
 
 
 class Start(Struct, frozen=True, tag=True):
-    """Every vote is in: run it over the ring of `epoch`, on these lanes of each link, yours until you report."""
+    """Every vote is in: run it over the ring of `epoch`, on these lanes of each link, yours until you report.
+
+    Without lanes everything that is needed is on its way already: reduce the contributions in these parcels."""
 
     tag: Tag
     attempt: Number
     epoch: Number
-    lanes: Annotated[tuple[Lane, ...], Meta(min_length=1, max_length=1024)]
+    lanes: Annotated[tuple[Lane, ...], Meta(max_length=1024)]
     segment_bytes: SegmentBytes
+    parcels: Annotated[tuple[Number, ...], Meta(max_length=64)] = ()
+    """By rank, the number of each peer's parcel. Far more than the peers of a group that exchanges directly."""
 
 
 class Abort(Struct, frozen=True, tag=True):

@@ -117,6 +117,8 @@ class Peer:
         self.sizes = Sizes()
         self.tags_max = 0
         """Collectives that we may have in flight, as the master said."""
+        self._parcel_bytes = 0
+        """Contributions of up to this length go along with the vote."""
         self.waiting = ""
         """Why our calls wait, in the master's words."""
         self._limits = limits
@@ -281,7 +283,7 @@ class Peer:
             reason = "this group has no other accepted peer; admit one with update_topology"
             self._fail(call, FailureKind.TOO_FEW_PEERS, reason, tag)
         else:
-            self._runs.initiate(call, tag, request.spec)
+            self._runs.initiate(call, request, self.ring, self._parcel_bytes)
 
     def _say_goodbye(self, call: int) -> None:
         """Leave if we are in, and answer once nothing of ours runs any more."""
@@ -324,6 +326,7 @@ class Peer:
                 self.tags_max = tags_max
             case Wire(links=links):
                 self._lanes.wire(links)
+                self._runs.links_changed()
             case Topology():
                 self._adopt(message)
             case Waiting(reason=reason):
@@ -364,6 +367,7 @@ class Peer:
             self._become(PeerStage.ACCEPTED)
         self.epoch = topology.epoch
         self.ring = tuple(PeerId(peer) for peer in topology.ring)
+        self._parcel_bytes = topology.parcel_bytes
         self.sizes = Sizes(topology.global_size, len(self.ring), topology.groups, topology.largest_group)
         connect = self._calls.pop("connect", None)
         if connect is not None:

@@ -1,7 +1,7 @@
 """The order in which a group's peers pass data on, and the pairs of neighbours that follow from it. Pure functions."""
 
 from collections.abc import Collection, Sequence
-from itertools import permutations
+from itertools import combinations, permutations
 
 from pccl.types import PeerId
 
@@ -24,6 +24,11 @@ def pairs(ring: Sequence[PeerId]) -> tuple[Pair, ...]:
     if len(ring) == 2:
         return (pair(ring[0], ring[1]),)
     return tuple(pair(peer, ring[(rank + 1) % len(ring)]) for rank, peer in enumerate(ring))
+
+
+def mesh(members: Sequence[PeerId]) -> tuple[Pair, ...]:
+    """Every two of them."""
+    return tuple(pair(a, b) for a, b in combinations(members, 2))
 
 
 def arrange(members: Sequence[PeerId], avoid: Collection[Pair]) -> tuple[PeerId, ...] | None:

@@ -122,7 +122,7 @@ class Roster:
             del self.rings[member.group]
         self.epoch += 1
 
-    def topology(self, group: int) -> Topology:
+    def topology(self, group: int, parcel_bytes: int) -> Topology:
         """What the members of a group are told about this epoch."""
         return Topology(
             epoch=self.epoch,
@@ -130,4 +130,5 @@ class Roster:
             global_size=len(self.accepted),
             groups=len(self.rings),
             largest_group=max(len(ring) for ring in self.rings.values()),
+            parcel_bytes=parcel_bytes,
         )

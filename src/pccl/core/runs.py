@@ -10,6 +10,7 @@ from enum import Enum
 from pccl.core.effects import (
     AbortRun,
     Answer,
+    Collective,
     Committed,
     Failure,
     FailureKind,
@@ -17,6 +18,8 @@ from pccl.core.effects import (
     Resolve,
     RunEnded,
     SendMaster,
+    SendParcel,
+    StartExchange,
     StartRun,
 )
 from pccl.core.lanes import Lanes
@@ -32,8 +35,13 @@ from pccl.core.messages import (
     ToMaster,
 )
 from pccl.core.outbox import clip
+from pccl.core.schedule import PARCELS_MAX
 from pccl.core.violation import Violation
 from pccl.types import PeerId, tag_name
+
+IN_VAIN_MAX = 3
+"""After this many parcels that were not used no more are sent until links change: some pair of the group has no link,
+so all of its collectives go over the ring."""
 
 
 class RunStage(Enum):
@@ -47,7 +55,10 @@ class RunStage(Enum):
 
 RUN_STAGES: dict[RunStage, tuple[str, tuple[RunStage, ...]]] = {
     RunStage.VOTING: ("`Initiate` is sent", (RunStage.RUNNING, RunStage.REPORTED, RunStage.ENDED)),
-    RunStage.RUNNING: ("the data plane has buffers and lanes", (RunStage.REPORTED, RunStage.ENDED)),
+    RunStage.RUNNING: (
+        "a run has buffers and lanes, or an exchange buffers and parcels",
+        (RunStage.REPORTED, RunStage.ENDED),
+    ),
     RunStage.REPORTED: ("`Done` or `Failed` is sent; waits for the outcome", (RunStage.ENDED,)),
     RunStage.ENDED: ("the call is answered", ()),
 }
@@ -62,6 +73,8 @@ class Run:
         self.tag = tag
         self.spec = spec
         self.stage = RunStage.VOTING
+        self.parcel = 0
+        """The parcel in which our contribution left with our vote; 0 for none."""
         self.attempt = 0
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
@@ -80,16 +93,32 @@ class Runs:
         self._lanes = lanes
         self._effects = effects
         self._runs: dict[int, Run] = {}
+        self._last_parcel = 0
+        self._in_vain = 0
+        """How many parcels in a row were sent and not used, since links last changed."""
 
     @property
     def tags(self) -> list[int]:
         """Tags in flight."""
         return list(self._runs)
 
-    def initiate(self, call: int, tag: int, spec: CollectiveSpec) -> None:
-        """Vote for a collective; the caller has checked that the tag is free."""
-        self._runs[tag] = Run(call, tag, spec)
-        self._send(Initiate(tag, spec))
+    def initiate(self, call: int, request: Collective, ring: tuple[PeerId, ...], parcel_bytes: int) -> None:
+        """Vote for a collective; the caller has checked that the tag is free. A short contribution goes along."""
+        run = self._runs[request.tag] = Run(call, request.tag, request.spec)
+        if self._in_vain < IN_VAIN_MAX and parcel_bytes >= _contribution_bytes(run.spec) > 0:
+            self._send_parcel(run, tuple(peer for peer in ring if peer != self._me))
+        self._send(Initiate(run.tag, run.spec, run.parcel))
+
+    def _send_parcel(self, run: Run, others: tuple[PeerId, ...]) -> None:
+        lanes = self._lanes.express(others)
+        in_use = [each.parcel for each in self._runs.values() if each.parcel]
+        if lanes is not None and len(in_use) < PARCELS_MAX:
+            self._last_parcel = run.parcel = self._last_parcel + 1
+            self._effects.append(SendParcel(run.tag, run.parcel, min([run.parcel, *in_use]), lanes))
+
+    def links_changed(self) -> None:
+        """What could not be sent to everybody before perhaps can now."""
+        self._in_vain = 0
 
     # ── the master's words ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -105,7 +134,11 @@ class Runs:
                 if run.stage is not RunStage.VOTING or message.epoch != epoch:
                     raise Violation(f"tag {run.tag} was started in epoch {message.epoch} while {run.stage.value}")
                 run.attempt, run.epoch, run.ring = message.attempt, epoch, ring
-                self._start(run, message)
+                self._in_vain = self._in_vain + 1 if run.parcel and message.lanes else 0
+                if message.lanes:
+                    self._start(run, message)
+                else:
+                    self._start_exchange(run, message.parcels)
             case Abort(attempt=attempt):
                 if run.stage is RunStage.RUNNING and run.attempt == attempt:
                     self._effects.append(AbortRun(run.tag, attempt))
@@ -123,13 +156,30 @@ class Runs:
         from_prev = self._lanes.lend(run.ring[rank - 1], lanes, run.attempt)
         if to_next is None or from_prev is None:
             self._lanes.give_back(run.attempt, (), "")
-            run.become(RunStage.REPORTED)
-            self._send(Failed(run.tag, run.attempt, "a lane to a neighbour broke before the start"))
+            self._report_broken(run)
             return
         run.become(RunStage.RUNNING)
         self._effects.append(
             StartRun(run.call, run.tag, run.attempt, run.spec, rank, size, to_next, from_prev, start.segment_bytes)
         )
+
+    def _start_exchange(self, run: Run, parcels: tuple[int, ...]) -> None:
+        rank = run.ring.index(self._me)
+        if len(parcels) != len(run.ring) or not run.parcel or parcels[rank] != run.parcel:
+            raise Violation(f"tag {run.tag} was started with parcels that were not sent")
+        others = [peer for peer in run.ring if peer != self._me]
+        lanes = self._lanes.express(others)
+        if lanes is None:
+            self._report_broken(run)
+            return
+        run.become(RunStage.RUNNING)
+        where = dict(zip(others, lanes, strict=True))
+        expected = tuple((where.get(peer), parcel) for peer, parcel in zip(run.ring, parcels, strict=True))
+        self._effects.append(StartExchange(run.call, run.tag, run.attempt, run.spec, rank, expected))
+
+    def _report_broken(self, run: Run) -> None:
+        run.become(RunStage.REPORTED)
+        self._send(Failed(run.tag, run.attempt, "a link to another peer broke before the start"))
 
     def _learn_outcome(self, run: Run, outcome: Outcome, size: int) -> None:
         if run.stage is not RunStage.REPORTED or run.attempt != outcome.attempt:
@@ -177,3 +227,7 @@ class Runs:
 
     def _send(self, message: ToMaster) -> None:
         self._effects.append(SendMaster(message))
+
+
+def _contribution_bytes(spec: CollectiveSpec) -> int:
+    return spec.count * spec.dtype.itemsize

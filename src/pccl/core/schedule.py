@@ -24,6 +24,26 @@ SEGMENTS_PER_LANE = 4
 """A chunk is cut so that each lane carries at least this many segments of it: while one is being received the next is
 being reduced and a third sent on, and a slow lane can be overtaken by the others."""
 
+PARCEL_BYTES_MAX = 64 * 1024
+"""No contribution longer than this is sent along with a vote. Up to here the bytes cost less than the delays they save
+on any link that a ring would fill; and a peer keeps at most `PARCELS_MAX` of them for each of the others."""
+
+PARCELS_MAX = 256
+"""Parcels of one peer that may be in use at once; further collectives go over the ring."""
+
+PARCEL_RATE = 125_000_000
+"""Bytes per second that a link is taken to carry when the longest parcel is chosen: 1 Gbit/s. A slower one has longer
+round trips too in practice, and `PARCEL_BYTES_MAX` bounds what a wrong guess can cost."""
+
+
+def parcel_bytes(round_trip_s: float) -> int:
+    """Up to which length a contribution goes straight to all peers of its group, and with the vote.
+
+    A ring of N passes 2(N-1) one-way delays, N-1 round trips; sending all to all passes none, since it overlaps with
+    the vote, but sends up to N-1 times as many bytes. So it is the shorter way while one contribution takes less than a
+    round trip to send."""
+    return int(min(PARCEL_BYTES_MAX, round_trip_s * PARCEL_RATE))
+
 
 def lane_share(free: int, waiting: int, spec: CollectiveSpec, round_trip_s: float) -> int:
     """How many of the free lanes a collective gets when `waiting` ones, itself included, are ready to start."""

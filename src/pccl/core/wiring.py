@@ -8,13 +8,13 @@ about the old one is recognised by its number and ignored.
 Does not know why a link is wanted, nor what becomes of peers that cannot reach each other: see `admission.py`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from pccl.core.limits import MasterLimits
 from pccl.core.messages import LinkSpec, Wire
 from pccl.core.outbox import Outbox, clip
-from pccl.core.ring import Pair
+from pccl.core.ring import Pair, pair
 from pccl.core.roster import Member, Roster
 from pccl.types import PeerId, short
 
@@ -108,18 +108,21 @@ class Wiring:
 
     # ── what shall stand ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def want(self, group: int, need: tuple[Pair, ...], keep: tuple[Pair, ...], now: float) -> None:
-        """From now on the group needs these pairs linked; links of the other pairs are kept if they are there."""
-        wanted = frozenset(need + keep)
+    def want(self, group: int, need: tuple[Pair, ...], spare: tuple[Pair, ...], now: float) -> None:
+        """From now on the group needs these pairs linked. The others are linked too, but nobody waits for that, and
+        nobody is judged by it."""
+        wanted = frozenset(need + spare)
         for link in [link for link in self._links.values() if link.group == group and link.ends not in wanted]:
             self._discard(link)
         if not wanted:
             self._needed.pop(group, None)
             self._missing.pop(group, None)
             return
-        for ends in need:
+        for ends in need + spare:
             if ends not in self._links:
                 self._create(group, ends, now)
+        for ends in [ends for ends in need if ends not in self._needed.get(group, ())]:
+            self._hurry(self._links[ends], now)
         self._needed[group] = frozenset(need)
         self._missing[group] = dict.fromkeys(ends for ends in need if self._links[ends].stage is not LinkStage.STANDING)
 
@@ -129,6 +132,12 @@ class Wiring:
         for peer in ends:
             self._ends.setdefault(peer, {})[ends] = link
         self._dial(link, now)
+
+    def _hurry(self, link: Link, now: float) -> None:
+        """It is needed from now on: whatever time it took as a spare does not count."""
+        link.wanted_at = now
+        if link.stage is LinkStage.RESTING:
+            self._dial(link, now)
 
     def _first_dialler(self, ends: Pair) -> PeerId:
         """A peer behind NAT dials; otherwise the younger does, since the older has been reached by others before."""
@@ -216,7 +225,9 @@ class Wiring:
         link.number, link.up = 0, []
         link.failed_at = now
         self._failing[link.ends] = link
-        self._become(link, LinkStage.RESTING, now, self._limits.redial_s)
+        self._become(
+            link, LinkStage.RESTING, now, self._limits.redial_s if self.needs(link) else self._limits.spare_redial_s
+        )
 
     def _retire_number(self, link: Link) -> None:
         self._numbered.pop(link.number, None)
@@ -238,6 +249,11 @@ class Wiring:
     def missing(self, group: int) -> list[Link]:
         """The links that the group waits for."""
         return [self._links[ends] for ends in self._missing.get(group, ())]
+
+    def reaches_all(self, peer: PeerId, others: Iterable[PeerId]) -> bool:
+        """The links between this peer and each of the others stand."""
+        links = (self._links.get(pair(peer, other)) for other in others if other != peer)
+        return all(link is not None and link.stage is LinkStage.STANDING for link in links)
 
     def needs(self, link: Link) -> bool:
         """Its group cannot do without it."""

@@ -100,6 +100,30 @@ def divide(values: Array, dtype: DataType, peers: int) -> Array:
     return towards_zero.astype(wide.dtype)
 
 
+_NANS: dict[DataType, tuple[npt.DTypeLike, int, int]] = {
+    DataType.FLOAT16: (np.uint16, 0x7C00, 0x7E00),
+    DataType.BFLOAT16: (np.uint16, 0x7F80, 0x7FC0),
+    DataType.FLOAT: (np.uint32, 0x7F80_0000, 0x7FC0_0000),
+    DataType.DOUBLE: (np.uint64, 0x7FF0_0000_0000_0000, 0x7FF8_0000_0000_0000),
+}
+"""Bits of floats: their integer type, infinity, and the one quiet NaN."""
+
+
+def reduce_all(contributions: list[Array], dtype: DataType, op: ReduceOp) -> Array:
+    """All contributions of an exchange, by rank. Every peer computes this for itself, so the bits must follow from the
+    contributions alone: the order is fixed, and every NaN becomes the same one."""
+    result = contributions[0].copy()
+    for each in contributions[1:]:
+        result = combine(result, each, dtype, op)
+    if op is ReduceOp.AVG:
+        result = divide(result, dtype, len(contributions))
+    if dtype in _NANS:
+        unsigned, infinity, nan = _NANS[dtype]
+        bits = result.view(unsigned)
+        bits[(bits & bits.dtype.type(np.iinfo(bits.dtype).max >> 1)) > infinity] = nan
+    return result
+
+
 # ── the check ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _STEP = 0x9E3779B97F4A7C15

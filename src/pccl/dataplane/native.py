@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from pccl import _native
 from pccl.core.effects import RunEnded, StartRun
-from pccl.dataplane.buffers import Buffers
+from pccl.core.messages import CollectiveSpec
+from pccl.dataplane.buffers import Buffers, Tensor
 from pccl.dataplane.offers import Offers, Traffic
 
 Lanes = Sequence[socket.socket]
@@ -74,7 +75,7 @@ class NativePlane:
 
     def __init__(self, stall_s: float) -> None:
         self.offers = Offers()
-        self._stall_s = stall_s
+        self.stall_s = stall_s
         self._running: dict[int, NativeRun] = {}
         self._notifier: _native.Notifier | None = None
 
@@ -91,7 +92,7 @@ class NativePlane:
             ended(RunEnded(run.tag, run.attempt, "no buffers were offered for it"))
             return
         lanes = [lane.fileno() for lane in to_next], [lane.fileno() for lane in from_prev]
-        native = _native.start(_plan(run, self._stall_s), *_addresses(buffers), *lanes, self._open_notifier())
+        native = _native.start(_plan(run, self.stall_s), *_addresses(buffers), *lanes, self._open_notifier())
         this = self._running[run.attempt] = NativeRun(run, native, ended, (*to_next, *from_prev))
         self.offers.began(run.tag, this)
 
@@ -99,6 +100,14 @@ class NativePlane:
         """Stop a run; see `DataPlane`."""
         if attempt in self._running:
             self._running[attempt].run.abort()
+
+    def check(self, contribution: bytes) -> int:
+        """See `DataPlane`."""
+        return _native.check_bytes(contribution)
+
+    def reduce_all(self, spec: CollectiveSpec, contributions: list[bytes], out: Tensor) -> None:
+        """See `DataPlane`."""
+        _native.reduce_all(spec.dtype, spec.op, out.address, contributions)
 
     def close(self) -> None:
         """The loop ends. Runs that are still stopping notify nobody, and keep what they need to themselves."""

@@ -9,9 +9,14 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from pccl.core.effects import RunEnded, StartRun
+from pccl.core.messages import CollectiveSpec
+from pccl.dataplane.arithmetic import STORED, check, reduce_all
+from pccl.dataplane.buffers import Tensor
 from pccl.dataplane.offers import Offers, Traffic
-from pccl.dataplane.reference_ring import Failed, Receiver, Ring, Sender
+from pccl.dataplane.reference_ring import Failed, Receiver, Ring, Sender, memory
 
 
 class ReferenceRun:
@@ -81,7 +86,7 @@ class ReferencePlane:
 
     def __init__(self, stall_s: float) -> None:
         self.offers = Offers()
-        self._stall_s = stall_s
+        self.stall_s = stall_s
         self._running: dict[int, ReferenceRun] = {}
 
     def start(
@@ -102,7 +107,7 @@ class ReferencePlane:
             del self._running[run.attempt]
             ended(event)
 
-        this = self._running[run.attempt] = ReferenceRun(run, ring, self._stall_s, gone)
+        this = self._running[run.attempt] = ReferenceRun(run, ring, self.stall_s, gone)
         self.offers.began(run.tag, this)
         this.start()
 
@@ -110,6 +115,15 @@ class ReferencePlane:
         """Stop a run; see `DataPlane`."""
         if (running := self._running.get(attempt)) is not None:
             running.abort()
+
+    def check(self, contribution: bytes) -> int:
+        """See `DataPlane`."""
+        return check(np.frombuffer(contribution, np.uint8))
+
+    def reduce_all(self, spec: CollectiveSpec, contributions: list[bytes], out: Tensor) -> None:
+        """See `DataPlane`."""
+        stored = [np.frombuffer(each, STORED[spec.dtype]) for each in contributions]
+        memory(out)[:] = reduce_all(stored, spec.dtype, spec.op).view(np.uint8)
 
     def close(self) -> None:
         """The loop ends: no thread stays behind, which takes no longer than an abort."""

@@ -109,7 +109,7 @@ class Ring:
         self._run = run
         self._spec = spec
         self._cut = Cut(spec.count, spec.dtype.itemsize, run.size, run.rank, run.segment_bytes)
-        self._input, self._output = _memory(buffers.send), _memory(buffers.recv)
+        self._input, self._output = memory(buffers.send), memory(buffers.recv)
         self._in_place = buffers.send.address == buffers.recv.address
         self._senders, self._receivers = senders, receivers
         self._saved: list[tuple[Place, bytes]] = []
@@ -240,7 +240,7 @@ class Ring:
         self._output[place.bytes] = payload
 
 
-def _memory(tensor: Tensor) -> Bytes:
+def memory(tensor: Tensor) -> Bytes:
     """The bytes of a tensor, where they are."""
     if tensor.nbytes == 0:
         return np.empty(0, np.uint8)  # the address of nothing may be anything

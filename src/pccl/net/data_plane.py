@@ -5,16 +5,20 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pccl.core.effects import RunEnded, StartRun
+from pccl.core.messages import CollectiveSpec
+from pccl.dataplane.buffers import Tensor
 from pccl.dataplane.offers import Offers
 
 Lanes = Sequence[socket.socket]
 
 
 class DataPlane(Protocol):
-    """Runs collectives over lanes that are lent to it."""
+    """Runs collectives over lanes that are lent to it, and reduces what came in parcels."""
 
     offers: Offers
     """Where calls leave their buffers."""
+    stall_s: float
+    """Whatever makes no progress for this long has failed."""
 
     def start(self, run: StartRun, to_next: Lanes, from_prev: Lanes, ended: Callable[[RunEnded], None]) -> None:
         """Begin and return at once. The lanes are the data plane's until it calls `ended`, exactly once and from any
@@ -23,6 +27,12 @@ class DataPlane(Protocol):
 
     def abort(self, tag: int, attempt: int) -> None:
         """Stop this run if it is there; its `ended` still comes."""
+
+    def check(self, contribution: bytes) -> int:
+        """64 bits that tell damaged bytes from whole ones."""
+
+    def reduce_all(self, spec: CollectiveSpec, contributions: list[bytes], out: Tensor) -> None:
+        """Reduce these, by rank, into a tensor; at once, since they are short."""
 
     def close(self) -> None:
         """The event loop ends: stop everything; nothing needs to be told any more."""

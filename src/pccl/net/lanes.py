@@ -175,6 +175,14 @@ class Lanes:
             lane.lent = True
         return [lane.sock for lane in standing]
 
+    def hand_over(self, key: LaneKey) -> socket.socket | None:
+        """The socket of a lane that is somebody else's from now on; None when it is gone."""
+        lane = self._lanes.pop(key, None)
+        if lane is None:
+            return None
+        self._unwatch(lane)
+        return lane.sock
+
     def give_back(self, keys: Iterable[LaneKey], broken: Iterable[LaneKey]) -> None:
         """The data plane has let go of these lanes, and some of them are of no more use."""
         unusable = set(broken)

@@ -16,6 +16,7 @@ from pccl.core.effects import (
     AcceptLane,
     Answer,
     Call,
+    CarryParcels,
     CloseLane,
     CloseMaster,
     Dial,
@@ -33,6 +34,8 @@ from pccl.core.effects import (
     RunEnded,
     SayGoodbye,
     SendMaster,
+    SendParcel,
+    StartExchange,
     StartRun,
     Tick,
 )
@@ -42,6 +45,7 @@ from pccl.net.connection import PeerEnd
 from pccl.net.data_plane import DataPlane
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
+from pccl.net.express import Express
 from pccl.net.lanes import LaneKey, Lanes
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import WireError
@@ -61,6 +65,7 @@ class PeerShell:
         self._on_note = on_note
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(bounds)
+        self._express = Express(data_plane, self._post)
         self._dialler = Dialler(bounds.connection_dead_s)
         self._driver: Driver[PeerEvent, PeerEffect] | None = None
         self._master: PeerEnd | None = None
@@ -150,6 +155,7 @@ class PeerShell:
             self._data_plane.abort(tag, attempt)
         self._data_plane.close()
         self._lanes.stop()
+        self._express.stop()
         if self._master is not None:
             self._master.fail(cause)
         for number in list(self._calls):
@@ -173,10 +179,18 @@ class PeerShell:
                 self._lanes.refuse(offer, reason)
             case CloseLane(link, lane):
                 self._lanes.close((link, lane))
+                self._express.close((link, lane))
             case StartRun():
                 self._start_run(effect)
+            case CarryParcels(link, lane):
+                self._express.carry((link, lane), self._lanes.hand_over((link, lane)))
+            case SendParcel():
+                self._express.send(effect)
+            case StartExchange():
+                self._express.start(effect)
             case AbortRun(tag, attempt):
                 self._data_plane.abort(tag, attempt)
+                self._express.abort(attempt)
             case Note(reason):
                 self._on_note(reason)
             case _:

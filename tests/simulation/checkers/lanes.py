@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import MasterEvent, Received
+from pccl.core.effects import MasterEvent, Received, StartExchange
 from pccl.core.messages import LinkUp, ToMaster, ToPeer, Wire
 from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
@@ -21,6 +21,8 @@ class OneOwner(Checker):
 
     def run_started(self, part: "Part") -> None:
         effect, host = part.effect, part.host
+        if isinstance(effect, StartExchange):
+            return  # It borrows nothing.
         for key in (*effect.to_next, *effect.from_prev):
             end = host.lanes.get(key)
             if end is None or not end.stands:
@@ -65,7 +67,7 @@ class HonestLinks(Checker):
         spec = host.wired.get(message.link)
         if spec is None:
             return
-        for lane in range(spec.lanes):
+        for lane in range(spec.lanes + 1):
             end = host.lanes.get((message.link, lane))
             if end is None or not end.stands:
                 raise self.fail(f"{host.name} reports link {message.link} up, but lane {lane} does not stand")

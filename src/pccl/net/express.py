@@ -1,0 +1,191 @@
+"""Express lanes: parcels sent and received beside the control connection, and the exchanges that reduce them.
+
+Owns the sockets of express lanes. They stay in the event loop, because what they carry is shorter than the votes around
+it and travels at the same time. Must not know which parcels are wanted, or when.
+"""
+
+import asyncio
+import ctypes
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+
+from pccl.core.effects import LaneClosed, PeerEvent, RunEnded, SendParcel, StartExchange
+from pccl.core.schedule import PARCEL_BYTES_MAX
+from pccl.dataplane.parcels import KEPT_MAX, Damaged, Exchanged, Inbox, wrap
+from pccl.net import sockets
+from pccl.net.data_plane import DataPlane
+from pccl.net.lanes import LaneKey
+
+READ_BYTES = 2 * PARCEL_BYTES_MAX
+"""Taken from a lane at once: the longest parcel needs no second call."""
+
+BACKLOG_MAX = KEPT_MAX * PARCEL_BYTES_MAX
+"""Bytes that wait to be sent on one lane: as much as its other end may keep."""
+
+
+class _ExpressLane:
+    """One lane: what has come over it, and what the kernel has not taken yet."""
+
+    def __init__(self, sock: socket.socket, inbox: Inbox) -> None:
+        self.sock = sock
+        self.inbox = inbox
+        self._rest = bytearray()
+
+    def send(self, data: bytes) -> None:
+        """Send it, or what the kernel takes of it now and the rest later. Raises `OSError`."""
+        if not self._rest:
+            with suppress(BlockingIOError, InterruptedError):
+                data = data[self.sock.send(data) :]
+        if data:
+            self._rest += data
+            if len(self._rest) > BACKLOG_MAX:
+                raise ConnectionError("the other end takes no parcels")
+
+    def flush(self) -> bool:
+        """Send more of what waits; True if anything still does. Raises `OSError`."""
+        with suppress(BlockingIOError, InterruptedError):
+            del self._rest[: self.sock.send(self._rest)]
+        return bool(self._rest)
+
+    @property
+    def waits(self) -> bool:
+        """Something waits to be sent."""
+        return bool(self._rest)
+
+
+class _Exchange:
+    """One that waits for parcels."""
+
+    def __init__(self, effect: StartExchange, give_up: asyncio.TimerHandle) -> None:
+        self.effect = effect
+        self.give_up = give_up
+
+
+class Express:
+    """All express lanes of one peer. Lives in one event loop."""
+
+    def __init__(self, data_plane: DataPlane, report: Callable[[PeerEvent], None]) -> None:
+        self._data_plane = data_plane
+        self._report = report
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[LaneKey, _ExpressLane] = {}
+        self._sent: dict[int, bytes] = {}
+        """Our contributions, by the numbers of their parcels: what was sent is what is reduced."""
+        self._waiting: dict[int, _Exchange] = {}
+        """By attempt."""
+
+    # ── lanes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def carry(self, key: LaneKey, sock: socket.socket | None) -> None:
+        """This lane is ours from now on; if it is gone, that has been reported."""
+        if sock is not None:
+            lane = self._lanes[key] = _ExpressLane(sock, Inbox(self._data_plane.check))
+            self._loop.add_reader(sock, self._readable, key, lane)
+
+    def close(self, key: LaneKey) -> None:
+        """Close a lane, if it is there."""
+        lane = self._lanes.pop(key, None)
+        if lane is not None:
+            self._loop.remove_reader(lane.sock)
+            self._loop.remove_writer(lane.sock)
+            lane.sock.close()
+
+    def stop(self) -> None:
+        """Close everything; nothing needs to be told any more."""
+        for key in list(self._lanes):
+            self.close(key)
+        for waiting in self._waiting.values():
+            waiting.give_up.cancel()
+        self._waiting.clear()
+
+    def _broke(self, key: LaneKey, cause: str) -> None:
+        self.close(key)
+        self._report(LaneClosed(*key, cause))
+
+    # ── parcels ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def send(self, effect: SendParcel) -> None:
+        """Send the input of a collective to everybody."""
+        buffers = self._data_plane.offers.take(effect.tag)
+        assert buffers is not None, "buffers are offered before the vote"
+        contribution = ctypes.string_at(buffers.send.address, buffers.send.nbytes)
+        self._sent = {number: kept for number, kept in self._sent.items() if number >= effect.oldest}
+        self._sent[effect.parcel] = contribution
+        parcel = wrap(effect.parcel, effect.oldest, contribution, self._data_plane.check(contribution))
+        for key in effect.lanes:
+            lane = self._lanes.get(key)
+            if lane is None:
+                continue  # It broke, which has been reported.
+            try:
+                lane.send(parcel)
+            except OSError as error:
+                self._broke(key, sockets.in_words(error))
+            else:
+                if lane.waits:
+                    self._loop.add_writer(lane.sock, self._writable, key, lane)
+
+    def _writable(self, key: LaneKey, lane: _ExpressLane) -> None:
+        try:
+            if not lane.flush():
+                self._loop.remove_writer(lane.sock)
+        except OSError as error:
+            self._broke(key, sockets.in_words(error))
+
+    def _readable(self, key: LaneKey, lane: _ExpressLane) -> None:
+        try:
+            data = lane.sock.recv(READ_BYTES)
+            complete = lane.inbox.feed(data)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as error:
+            self._broke(key, sockets.in_words(error))
+            return
+        except Damaged as error:
+            self._broke(key, str(error))
+            return
+        if not data:
+            self._broke(key, "the other end closed it")
+        elif complete:
+            for waiting in list(self._waiting.values()):
+                self._try_to_finish(waiting)
+
+    # ── exchanges ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, effect: StartExchange) -> None:
+        """Reduce as soon as every parcel is there."""
+        give_up = self._loop.call_later(self._data_plane.stall_s, self._end, effect.attempt, "a parcel did not come")
+        waiting = self._waiting[effect.attempt] = _Exchange(effect, give_up)
+        self._try_to_finish(waiting)
+
+    def abort(self, attempt: int) -> None:
+        """Stop an exchange, if it is there and still waits."""
+        if attempt in self._waiting:
+            self._end(attempt, "aborted")
+
+    def _try_to_finish(self, waiting: _Exchange) -> None:
+        effect = waiting.effect
+        contributions = [contribution for each in effect.parcels if (contribution := self._find(*each)) is not None]
+        if len(contributions) < len(effect.parcels):
+            return
+        offers = self._data_plane.offers
+        buffers = offers.take(effect.tag)
+        assert buffers is not None, "buffers are settled after the outcome"
+        if any(len(each) != buffers.recv.nbytes for each in contributions):
+            self._end(effect.attempt, "a parcel does not hold what its sender voted for")
+            return
+        offers.began(effect.tag, Exchanged(buffers, contributions[effect.rank], len(contributions)))
+        self._data_plane.reduce_all(effect.spec, contributions, buffers.recv)
+        self._end(effect.attempt, "")
+
+    def _find(self, key: LaneKey | None, number: int) -> bytes | None:
+        """What came in a parcel, or left in one; None while it is missing."""
+        if key is None:
+            return self._sent[number]
+        lane = self._lanes.get(key)
+        return None if lane is None else lane.inbox.parcels.get(number)
+
+    def _end(self, attempt: int, cause: str) -> None:
+        waiting = self._waiting.pop(attempt)
+        waiting.give_up.cancel()
+        self._report(RunEnded(waiting.effect.tag, attempt, cause))
