@@ -46,7 +46,7 @@ closed, which says the same with fewer words."""
 EXIT_GOODBYE_S = 1.0
 """The same at the end of the process, which nobody wants to wait for."""
 
-_CLOSED = Failure(FailureKind.CLOSED, "this Communicator was closed")
+_CLOSED = Failure(FailureKind.CLOSED, "this Communicator was closed; build a new one to go on")
 
 
 class Membership:
@@ -142,8 +142,8 @@ class Membership:
             in_flight = sum(len(each.order.parts) for each in self._transactions)
             most = self.core.tags_max
             if in_flight + len(order.parts) > most:
-                reason = f"{in_flight} collectives are in flight and the master allows {most} (tags_max)"
-                raise UsageError(f"{order.call}: {reason}; wait for some first")
+                reason = f"{in_flight} in flight, {len(order.parts)} more, and the master allows {most} (tags_max)"
+                raise UsageError(f"{order.call}: too many collectives: {reason}; wait for some first")
             self._transactions.add(transaction)
         try:
             transaction.begin()

@@ -198,15 +198,19 @@ class Transaction:
         failures = [part.answer for part in failed if isinstance(part.answer, Failure)]
         final = [failure for failure in failures if failure.kind is not FailureKind.ABORTED]
         if final:
-            self._end(to_exception(final[0]))
+            self._end(to_exception(self._told(final[0])))
             return
         lost = any(failure.lost for failure in failures)
         self._fruitless = 0 if lost else self._fruitless + 1
         if self.order.retry and self._fruitless < FRUITLESS_MAX:
             self._retry(failed, failures[0].reason)
         else:
-            first = failures[0]
-            self._end(to_exception(Failure(first.kind, first.reason, self.order.tag, first.lost)))
+            self._end(to_exception(self._told(failures[0])))
+
+    def _told(self, failure: Failure) -> Failure:
+        """The same in terms of the call that the user made."""
+        reason = f"{self.order.call} tag {self.order.tag}: {failure.reason}"
+        return Failure(failure.kind, reason, self.order.tag, failure.lost)
 
     def _retry(self, parts: list[Part], reason: str) -> None:
         log.warning(

@@ -29,8 +29,10 @@ from pccl.dataplane.arithmetic import STORED, combine, divide, narrow
 from pccl.dataplane.buffers import Tensor
 
 PATIENCE_S = 30.0
-COUNTS = (0, 1, 5, 1009)
+SHORT = (0, 1, 5, 1009)
 """None, fewer than peers, fewer than some, and one that divides by nothing."""
+COUNTS = (*SHORT, 20_011)
+"""And one that is too long to travel with votes."""
 PLAIN = QuantizationOptions(DataType.FLOAT, QuantizationAlgorithm.NONE)
 
 
@@ -193,7 +195,7 @@ def many_with_pccls_retry(it, check):
 def one_transaction(it, check):
     """Tensors of all types as one, sync and async, and a single one."""
     for op, async_op in itertools.product(ReduceOp, (False, True)):
-        tensors = [(dtype, share(check.me, count, dtype)) for dtype in DataType for count in COUNTS]
+        tensors = [(dtype, share(check.me, count, dtype)) for dtype in DataType for count in SHORT]
         arrays = [as_tensor(values, dtype) for dtype, values in tensors]
         told = it.all_reduce_many(arrays, op=op, tag=5, async_op=async_op)
         info = told.wait(PATIENCE_S) if async_op else told

@@ -203,7 +203,9 @@ def test_surplus_is_refused_before_the_vote_and_nobody_is_kicked(pair):
         lambda: one.all_reduce_many([floats(1), array.array("q", [2])], tag=8),
         lambda: [one.all_reduce(floats(1), tag=tag, async_op=True) for tag in (20, 21)],
     ):
-        with pytest.raises(UsageError, match=r"collectives are in flight and the master allows 8 \(tags_max\)"):
+        with pytest.raises(
+            UsageError, match=r"too many collectives: . in flight, . more, and the master allows 8 \(tags_max\)"
+        ):
             call()
     for tag in (*range(7), 20):
         other.all_reduce(floats(1), tag=tag)
@@ -268,7 +270,10 @@ def test_a_tag_and_memory_have_one_owner_at_a_time(pair):
         (lambda it: it.all_reduce(floats(1), tag=-1), "all_reduce: tag: -1 is no whole number from 0"),
         (lambda it: it.all_reduce(floats(1), tag=2**60), "all_reduce: tag: .* from 0 to 72057594037927935"),
         (lambda it: it.all_reduce(floats(1), floats(1, 2)), "send holds 1 x FLOAT, recv 2 x FLOAT; make them alike"),
-        (lambda it: it.all_reduce(b"abc"), "all_reduce: send, which is also written .* this bytes is read-only"),
+        (
+            lambda it: it.all_reduce(b"abc"),
+            "all_reduce: send, which is written because there is no recv: this bytes is read-only",
+        ),
         (
             lambda it: it.all_reduce(floats(1), quantization_options=QuantizationOptions()),
             "quantization_options: MIN_MAX to UINT8 is not there yet; leave it out",

@@ -157,9 +157,7 @@ def test_both_sides_must_fit():
 
 
 def test_in_place_the_only_argument_must_be_writable():
-    with pytest.raises(
-        UsageError, match="send, which is also written when there is no recv: this ndarray is read-only"
-    ):
+    with pytest.raises(UsageError, match="send, which is written because there is no recv: this ndarray is read-only"):
         buffers(FROZEN, FROZEN)
     assert buffers(FROZEN, np.ones(3)).send.count == 3
 

@@ -146,12 +146,10 @@ def _dtype(name: str, what: str) -> DataType:
 def buffers(send: Any, recv: Any, call: str = "all_reduce") -> Buffers:
     """Both sides of a collective, checked against each other. In place, `send` and `recv` are the same object."""
     if recv is send:
-        both = tensor(send, f"{call}: send, which is also written when there is no recv", writable=True)
+        tensor(send, f"{call}: send", writable=False)  # for the error: most have nothing to do with writing
+        both = tensor(send, f"{call}: send, which is written because there is no recv", writable=True)
         return Buffers(both, both)
-    source, target = (
-        tensor(send, f"{call}: send", writable=False),
-        tensor(recv, f"{call}: recv", writable=True),
-    )
+    source, target = tensor(send, f"{call}: send", writable=False), tensor(recv, f"{call}: recv", writable=True)
     if (source.count, source.dtype) != (target.count, target.dtype):
         sides = [f"{side.count} x {side.dtype.name}" for side in (source, target)]
         raise _wrong(call, f"send holds {sides[0]}, recv {sides[1]}; make them alike")
