@@ -4,7 +4,12 @@ Owns the public names. Importing it loads neither numpy nor torch nor the native
 `Communicator`.
 """
 
+import importlib
+from typing import Any
+
+from pccl import cuda
 from pccl.communicator import Communicator
+from pccl.descriptors import QuantizationOptions, ReduceDescriptor, ReduceOpDescriptor, ReduceOperandDescriptor
 from pccl.errors import (
     CallMismatch,
     CollectiveAborted,
@@ -20,14 +25,28 @@ from pccl.errors import (
     UsageError,
 )
 from pccl.master_node import MasterNode
-from pccl.types import Attribute, DataType, PeerId, ReduceInfo, ReduceOp, Result
+from pccl.types import (
+    Attribute,
+    DataType,
+    DeviceType,
+    DistributionHint,
+    PeerId,
+    QuantizationAlgorithm,
+    ReduceInfo,
+    ReduceOp,
+    Result,
+)
+from pccl.work import AsyncReduceHandle, Work
 
 __all__ = [
+    "AsyncReduceHandle",
     "Attribute",
     "CallMismatch",
     "CollectiveAborted",
     "Communicator",
     "DataType",
+    "DeviceType",
+    "DistributionHint",
     "Kicked",
     "MasterLost",
     "MasterNode",
@@ -35,19 +54,32 @@ __all__ = [
     "PCCLError",
     "PeerId",
     "ProtocolError",
+    "QuantizationAlgorithm",
+    "QuantizationOptions",
+    "ReduceDescriptor",
     "ReduceInfo",
     "ReduceOp",
+    "ReduceOpDescriptor",
+    "ReduceOperandDescriptor",
     "Refused",
     "Result",
     "Retryable",
     "TooFewPeers",
     "UnfinishedCollectives",
     "UsageError",
+    "Work",
+    "cuda",
 ]
 
 
-def __getattr__(name: str) -> str:
-    """`__version__`, looked up when somebody asks: it takes longer than all the rest of the import."""
+def __getattr__(name: str) -> Any:
+    """What is looked up when somebody asks: `__version__`, because that takes longer than all the rest of the import,
+    and `torch` and `np`, which scripts written for PCCL take from here."""
+    if name in _LIBRARIES:
+        try:
+            return importlib.import_module(_LIBRARIES[name])
+        except ImportError as error:
+            raise AttributeError(f"pccl.{name}: {_LIBRARIES[name]} is not installed") from error
     if name != "__version__":
         raise AttributeError(f"module 'pccl' has no attribute {name!r}")
     from importlib.metadata import PackageNotFoundError, version
@@ -56,3 +88,6 @@ def __getattr__(name: str) -> str:
         return version("pccl")
     except PackageNotFoundError:
         return "dev"  # Used from its sources, without an installation.
+
+
+_LIBRARIES = {"torch": "torch", "np": "numpy"}

@@ -49,6 +49,8 @@ ANNOUNCED_HOST = re.compile(r"[0-9A-Za-z._:%-]*")
 _MOST = {"default_lanes": LANES_MAX, "peers_max": PEERS_MAX}
 """Whole numbers that are bounded by more than their size."""
 
+_SWITCHES = {"1": True, "on": True, "0": False, "off": False}
+
 _LOG_LEVELS = {
     "TRACE": logging.DEBUG,
     "DEBUG": logging.DEBUG,
@@ -194,6 +196,15 @@ def choose_data_plane(name: str) -> str:
     if chosen not in DATA_PLANES:
         raise UsageError(f"data_plane (PCCL_DATA_PLANE): {chosen!r} is none of {', '.join(DATA_PLANES)}")
     return chosen
+
+
+def switched_on(setting: str, passed: bool | None) -> bool:
+    """A setting that is on unless it is switched off; None means: not passed."""
+    variable = f"PCCL_{setting.upper()}"
+    text = _environment(variable, "1").lower()
+    if text not in _SWITCHES:
+        raise UsageError(f"{setting} ({variable}): {text!r} is none of {', '.join(_SWITCHES)}")
+    return _SWITCHES[text] if passed is None else passed
 
 
 def configure_logging() -> None:

@@ -23,10 +23,24 @@ from pccl.types import PeerId, Result
 
 
 class PCCLError(Exception):
-    """Base of everything this library raises on purpose."""
+    """Base of everything this library raises on purpose.
+
+    Scripts written for PCCL build it from a result code and the name of a call, and so may they here."""
 
     result: Result = Result.INTERNAL_ERROR
     """PCCL's result code for this kind of failure."""
+
+    def __init__(self, reason: str | int, func_name: str = "") -> None:
+        if isinstance(reason, int):
+            self.result = Result(reason)
+            reason = f"{func_name or 'the call'} failed with error: {self.result.name}"
+        super().__init__(reason)
+
+    @staticmethod
+    def check(result: int, func_name: str) -> None:
+        """Raise unless this result code means success."""
+        if result != Result.SUCCESS:
+            raise PCCLError(result, func_name)
 
 
 class UsageError(PCCLError):

@@ -1,10 +1,12 @@
 """The plain values that users, messages and the data plane share.
 
-Owns the public names of PCCL's enumerations and their values. Knows nothing of numpy, torch, sockets or the protocol.
+Owns the public names of PCCL's enumerations and their values. Knows nothing of sockets or the protocol, and of numpy
+and torch only what they call their element types: neither is imported before somebody asks for one of theirs.
 """
 
+import importlib
 from enum import IntEnum
-from typing import NamedTuple, NewType
+from typing import Any, NamedTuple, NewType, Self
 
 PeerId = NewType("PeerId", str)
 """Identity of a peer for one membership: 32 hexadecimal digits drawn by the peer itself, never reused."""
@@ -15,12 +17,38 @@ def short(peer: PeerId) -> str:
     return peer[:8]
 
 
+PARTS_SHIFT = 56
+TAG_MAX = 2**PARTS_SHIFT - 1
+"""The largest tag of a user. A call over several types of elements is several collectives, one for each type: the
+first has the tag of the call, the others numbers above all tags of users. There are at most eleven."""
+
+
+def part_tag(tag: int, part: int) -> int:
+    """The tag of one collective of a call."""
+    return tag + (part << PARTS_SHIFT)
+
+
+def tag_name(tag: int) -> str:
+    """A tag in a sentence, as the user of the call knows it."""
+    part = tag >> PARTS_SHIFT
+    return f"tag {tag & TAG_MAX} (part {part + 1})" if part else f"tag {tag}"
+
+
 class ReduceOp(IntEnum):
     SUM = 0
     AVG = 1
     PROD = 2
     MAX = 3
     MIN = 4
+
+    @classmethod
+    def named(cls, op: "ReduceOp | int | str") -> "ReduceOp":
+        """An operation by itself, its number, or its name in any case. Raises `ValueError`."""
+        if isinstance(op, str):
+            if op.upper() not in cls.__members__:
+                raise ValueError(f"{op!r} is none of {', '.join(each.name.lower() for each in cls)}")
+            return cls[op.upper()]
+        return cls(op)
 
 
 class CollectiveKind(IntEnum):
@@ -55,6 +83,41 @@ class DataType(IntEnum):
         """Bytes of one element."""
         return _ITEMSIZE[self]
 
+    @property
+    def element_name(self) -> str:
+        """What numpy and torch call it, such as `float32`."""
+        return _ELEMENT_NAMES[self]
+
+    @classmethod
+    def from_element_name(cls, name: str) -> Self:
+        """The type that numpy and torch call so. Raises `ValueError`."""
+        for dtype, known in _ELEMENT_NAMES.items():
+            if known == name:
+                return cls(dtype)
+        raise ValueError(f"elements of type {name} cannot be reduced; these can: {', '.join(_ELEMENT_NAMES.values())}")
+
+    @classmethod
+    def from_torch_dtype(cls, dtype: Any) -> Self:
+        """`DataType.FLOAT` for `torch.float32`, and so on. Raises `ValueError`."""
+        return cls.from_element_name(str(dtype).removeprefix("torch."))
+
+    def to_torch_dtype(self) -> Any:
+        """`torch.float32` for `DataType.FLOAT`, and so on."""
+        return getattr(importlib.import_module("torch"), self.element_name)
+
+    @classmethod
+    def from_numpy_dtype(cls, dtype: Any) -> Self:
+        """`DataType.FLOAT` for `numpy.float32` or its dtype, and so on. Raises `ValueError`."""
+        return cls.from_element_name(str(getattr(dtype, "name", "") or getattr(dtype, "__name__", dtype)))
+
+    def to_numpy_dtype(self) -> Any:
+        """`numpy.dtype("float32")` for `DataType.FLOAT`, and so on. Raises `ValueError` for bfloat16, which numpy has
+        only where a package such as ml_dtypes has taught it."""
+        try:
+            return importlib.import_module("numpy").dtype(self.element_name)
+        except TypeError:
+            raise ValueError(f"numpy has no {self.element_name}") from None
+
 
 _ITEMSIZE = {
     DataType.UINT8: 1,
@@ -70,6 +133,45 @@ _ITEMSIZE = {
     DataType.FLOAT: 4,
     DataType.DOUBLE: 8,
 }
+
+_ELEMENT_NAMES = {
+    DataType.UINT8: "uint8",
+    DataType.INT8: "int8",
+    DataType.INT16: "int16",
+    DataType.UINT16: "uint16",
+    DataType.UINT32: "uint32",
+    DataType.INT32: "int32",
+    DataType.UINT64: "uint64",
+    DataType.INT64: "int64",
+    DataType.FLOAT16: "float16",
+    DataType.BFLOAT16: "bfloat16",
+    DataType.FLOAT: "float32",
+    DataType.DOUBLE: "float64",
+}
+
+
+class DeviceType(IntEnum):
+    CPU = 0
+    CUDA = 1
+
+    @classmethod
+    def from_torch_device_type(cls, name: str) -> "DeviceType | None":
+        """The device that torch calls `cpu` or `cuda`; None for any other."""
+        return cls.__members__.get(name.upper())
+
+
+class DistributionHint(IntEnum):
+    """How elements are distributed. Never used by PCCL, nor by us."""
+
+    NONE = 0
+    NORMAL = 1
+    UNIFORM = 2
+
+
+class QuantizationAlgorithm(IntEnum):
+    NONE = 0
+    MIN_MAX = 1
+    ZERO_POINT_SCALE = 2
 
 
 class Attribute(IntEnum):
@@ -98,13 +200,20 @@ class Result(IntEnum):
 
 
 class ReduceInfo(NamedTuple):
-    """What a collective was, once it is committed."""
+    """What a collective was, once it is committed; of one that was not, what it has cost."""
 
     local_world_size: int
-    """Peers whose contributions are in the result."""
+    """Peers whose contributions are in the result; after a failure, peers in the group."""
     tx_bytes: int
-    """Bytes that this peer sent to its neighbours, headers included."""
+    """Bytes that this peer sent to its neighbours, headers and aborted attempts included."""
     rx_bytes: int
+    """The same received."""
+    peers: tuple[PeerId, ...] = ()
+    """Whose contributions are in the result, in ring order; nobody's after a failure."""
+    seconds: float = 0.0
+    """From the call to its end, votes and waiting included."""
+    attempts: int = 1
+    """How often it was tried; more than once only with `retry`."""
 
     @property
     def world_size(self) -> int:

@@ -103,6 +103,27 @@ class Actor:
             "digest": hashlib.sha256(recv.tobytes()).hexdigest(),
         }
 
+    def reduce_many(self, lengths, share, retry, die_at=None, **arguments):
+        """One transaction over tensors of two types; SIGKILL ourselves when this many bytes have moved."""
+        import numpy
+
+        tensors = [numpy.full(length, share, ("float32", "int64")[i % 2]) for i, length in enumerate(lengths)]
+        if die_at is not None:
+            threading.Thread(target=self.die, args=(die_at,), daemon=True).start()
+        try:
+            info = self.communicator.all_reduce_many(tensors, retry=retry, async_op=True, **arguments).wait()
+        except PCCLError:
+            tell("input", intact=all((tensor == share).all() for tensor in tensors))
+            raise
+        values = sorted({float(value) for tensor in tensors for value in (tensor.min(), tensor.max())})
+        return {"peers": info.peers, "attempts": info.attempts, "values": values}
+
+    def conform(self, me, peers):
+        """Everything that a peer of a conforming group does."""
+        from tests.e2e.conformance import conform
+
+        return conform(self.communicator, me, peers)
+
     def die(self, moved_bytes):
         running = self.communicator._data_plane._running
         while not any(each.run.moved_bytes >= moved_bytes for each in list(running.values())):

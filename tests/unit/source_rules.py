@@ -51,6 +51,9 @@ Rule = Callable[[Source], Iterator[str]]
 _SETTINGS = ("types", "core.limits", "errors")
 _BELOW_NET = ("types", "core", "errors", "config", "environment", "wire", "dataplane")
 
+_CALLS = ("descriptors", "transaction", "orders", "membership", "work")
+"""What the communicator is made of."""
+
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "types": (),
     "core": ("types",),
@@ -60,9 +63,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "wire": ("types", "core", "errors"),
     "dataplane": ("types", "core", "errors"),
     "net": _BELOW_NET,
-    "communicator": (*_BELOW_NET, "net"),
+    "cuda": (),
+    "descriptors": ("types", "errors", "dataplane"),
+    "transaction": ("types", "core", "errors", "dataplane"),
+    "orders": ("types", "core", "errors", "dataplane", "descriptors", "transaction"),
+    "membership": (*_BELOW_NET, "net", "transaction"),
+    "work": ("types", "errors", "transaction"),
+    "communicator": (*_BELOW_NET, "net", *_CALLS),
     "master_node": (*_BELOW_NET, "net"),
-    "": (*_BELOW_NET, "net", "communicator", "master_node"),
+    "": (*_BELOW_NET, "net", *_CALLS, "communicator", "master_node", "cuda"),
     "training": (*_BELOW_NET, "net", "communicator", ""),
     "cli": (*_BELOW_NET, "net", "communicator", ""),
 }

@@ -7,10 +7,10 @@ from pccl.core.peer import Peer, PeerIdentity
 from pccl.types import PeerId
 
 
-def accepted_peer() -> Peer:
+def accepted_peer(tags_max: int = 4096) -> Peer:
     peer = Peer(PeerIdentity(PeerId("a"), 0, "", 1, 0), PeerLimits())
     peer.handle(MasterUp(), 0.0)
-    peer.handle(FromMaster(Welcome("run")), 0.0)
+    peer.handle(FromMaster(Welcome("run", tags_max)), 0.0)
     peer.handle(FromMaster(Topology(1, ("a", "b"), 2, 1, 2)), 0.0)
     return peer
 

@@ -18,7 +18,7 @@ from pccl.core.roster import Member, Roster
 from pccl.core.schedule import lane_share, segment_bytes
 from pccl.core.violation import Violation
 from pccl.core.wiring import Link
-from pccl.types import CollectiveKind, PeerId, short
+from pccl.types import CollectiveKind, PeerId, short, tag_name
 
 
 class LifeStage(Enum):
@@ -128,7 +128,7 @@ class Collectives:
         if self.in_flight(member.peer) >= self._limits.tags_max:
             raise Violation(f"has more than {self._limits.tags_max} collectives in flight")
         if life is None:
-            ballot = Ballot[CollectiveSpec](f"collective tag {tag}", lambda: self._roster.ring(member.group))
+            ballot = Ballot[CollectiveSpec](f"collective {tag_name(tag)}", lambda: self._roster.ring(member.group))
             life = lives[tag] = Life(member.group, tag, ballot)
             life.since = now
         life.ballot.cast(member.peer, spec, now)
@@ -193,7 +193,7 @@ class Collectives:
         elif life.stage is LifeStage.VOTING and life.ballot.complete:
             disagreement = _disagreement(life.ballot)
             if disagreement:
-                self._refuse(life, False, f"the peers disagree on tag {life.tag}: {disagreement}", now)
+                self._refuse(life, False, f"the peers disagree on {tag_name(life.tag)}: {disagreement}", now)
             else:
                 life.become(LifeStage.READY, now)
                 self.touched[life.group] = None

@@ -111,7 +111,7 @@ class Master:
         member.lanes = join.lanes
         member.joined_at = now
         self.roster.add_candidate(member, self.limits.default_lanes)
-        self.outbox.send((member.peer,), Welcome(self.run))
+        self.outbox.send((member.peer,), Welcome(self.run, self.limits.tags_max))
 
     def _objection(self, join: Join) -> str:
         """Why this peer cannot even be a candidate; empty if it can."""

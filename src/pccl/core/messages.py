@@ -39,10 +39,14 @@ class CollectiveSpec(Struct, frozen=True):
     kind: CollectiveKind = CollectiveKind.ALL_REDUCE
     root: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
     """The id of the peer whose tensor a broadcast spreads; empty for every other kind."""
+    layout: Annotated[str, Meta(max_length=16, pattern=r"\A[0-9A-Za-z]*\Z")] = ""
+    """A digest of how the elements are divided among several tensors; empty for a single one. Without it peers that
+    pass different tensors of the same total would add what does not belong together."""
 
     def __str__(self) -> str:
         root = f" from {self.root[:8]}" if self.root else ""
-        return f"{self.kind.name}{root} {self.count} x {self.dtype.name} {self.op.name} codec={self.codec}"
+        layout = f" layout={self.layout}" if self.layout else ""
+        return f"{self.kind.name}{root} {self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
 
 
 class LinkSpec(Struct, frozen=True):
@@ -129,6 +133,8 @@ class Welcome(Struct, frozen=True, tag=True):
     """The join was heard: the peer is a candidate of this run."""
 
     run: Id
+    tags_max: Number = 4096
+    """Collectives that a peer may have in flight: it refuses its user one more, before the master kicks it for that."""
 
 
 class Wire(Struct, frozen=True, tag=True):

@@ -115,6 +115,8 @@ class Peer:
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
         self.sizes = Sizes()
+        self.tags_max = 0
+        """Collectives that we may have in flight, as the master said."""
         self._parcel_bytes = 0
         """Contributions of up to this length go along with the vote."""
         self.waiting = ""
@@ -274,6 +276,9 @@ class Peer:
         elif tag in self._runs.tags:
             reason = f"tag {tag} is in flight; wait for it, or choose another tag"
             self._fail(call, FailureKind.TAG_IN_USE, reason, tag)
+        elif len(self._runs.tags) >= self.tags_max:
+            reason = f"{self.tags_max} collectives are in flight, which is all the master allows (tags_max); wait first"
+            self._fail(call, FailureKind.USAGE, reason, tag)
         elif len(self.ring) < 2:
             reason = "this group has no other accepted peer; admit one with update_topology"
             self._fail(call, FailureKind.TOO_FEW_PEERS, reason, tag)
@@ -315,9 +320,10 @@ class Peer:
 
     def _dispatch(self, message: ToPeer, now: float) -> None:
         match message:
-            case Welcome(run=run):
+            case Welcome(run=run, tags_max=tags_max):
                 self._become(PeerStage.CANDIDATE)
                 self._lanes.run = run
+                self.tags_max = tags_max
             case Wire(links=links):
                 self._lanes.wire(links)
                 self._runs.links_changed()

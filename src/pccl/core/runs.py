@@ -37,7 +37,7 @@ from pccl.core.messages import (
 from pccl.core.outbox import clip
 from pccl.core.schedule import PARCELS_MAX
 from pccl.core.violation import Violation
-from pccl.types import CollectiveKind, PeerId
+from pccl.types import CollectiveKind, PeerId, tag_name
 
 IN_VAIN_MAX = 3
 """After this many parcels that were not used no more are sent until links change: some pair of the group has no link,
@@ -190,8 +190,8 @@ class Runs:
             self._end(run, Committed(run.attempt, run.epoch, run.ring))
             return
         reason = (
-            f"collective tag {run.tag} was aborted: {outcome.reason}. Its input is as it was and the group is rewired "
-            f"with {size} peers: call it again"
+            f"collective {tag_name(run.tag)} was aborted: {outcome.reason}. Its input is as it was and the group is "
+            f"rewired with {size} peers: call it again"
         )
         lost = tuple(PeerId(peer) for peer in outcome.lost)
         self._end(run, Failure(FailureKind.ABORTED, reason, run.tag, lost))

@@ -1,33 +1,28 @@
 """The user's tensors as the data plane sees them: an address, a number of elements, and their type.
 
-Owns the checks that a tensor can be reduced where it lies. Imports neither numpy nor torch: whichever is there is
-recognised by what its tensors can do. Must not know peers or lanes.
+Owns the checks that a tensor can be reduced where it lies, and the sentences that say why it cannot. Imports neither
+numpy nor torch: whatever is there is recognised by what its tensors can do. Must not know peers or lanes.
 """
 
 import contextlib
 import ctypes
 import mmap
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from msgspec import Struct
 
+from pccl.dataplane.dlpack import NotLent, lent
 from pccl.errors import UsageError
 from pccl.types import DataType, Result
 
-_BY_NAME = {
-    "uint8": DataType.UINT8,
-    "int8": DataType.INT8,
-    "int16": DataType.INT16,
-    "uint16": DataType.UINT16,
-    "uint32": DataType.UINT32,
-    "int32": DataType.INT32,
-    "uint64": DataType.UINT64,
-    "int64": DataType.INT64,
-    "float16": DataType.FLOAT16,
-    "bfloat16": DataType.BFLOAT16,
-    "float32": DataType.FLOAT,
-    "float64": DataType.DOUBLE,
+_FORMATS = {
+    **dict.fromkeys("bhilqn", "int"),
+    **dict.fromkeys("BHILQN", "uint"),
+    **dict.fromkeys("efd", "float"),
 }
+"""Characters of the `struct` module that name an element of a buffer; how long one is, the buffer says itself."""
 
 
 class Tensor(Struct, frozen=True):
@@ -43,6 +38,12 @@ class Tensor(Struct, frozen=True):
     def nbytes(self) -> int:
         """Bytes it takes."""
         return self.count * self.dtype.itemsize
+
+    def overlaps(self, other: "Tensor") -> bool:
+        """They share memory."""
+        if not self.count or not other.count:
+            return False  # the address of nothing may be anything
+        return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
 
 class Buffers(Struct, frozen=True):
@@ -75,17 +76,23 @@ def fresh(count: int, dtype: DataType) -> Tensor:
 
 
 def tensor(array: Any, what: str, *, writable: bool) -> Tensor:
-    """The memory of a numpy array or a torch tensor; `what` names it in errors."""
+    """The memory of a tensor on the CPU; `what` names call and argument in errors, such as `all_reduce: send`."""
+    if isinstance(array, Tensor):
+        return array
     if hasattr(array, "data_ptr") and hasattr(array, "is_contiguous"):
         return _of_torch(array, what)
-    if hasattr(array, "__array_interface__"):
+    if hasattr(array, "__array_interface__") and hasattr(array, "flags"):
         return _of_numpy(array, what, writable)
-    raise _wrong(what, f"a {type(array).__name__} is neither a numpy array nor a torch tensor")
+    if hasattr(array, "__dlpack__") and hasattr(array, "__dlpack_device__"):
+        return _of_dlpack(array, what, writable)
+    return _of_buffer(array, what, writable)
 
 
 def _of_torch(array: Any, what: str) -> Tensor:
+    if hasattr(array, "to_local"):
+        raise _wrong(what, "it is a DTensor, of which only a part is here; pass tensor.to_local()")
     if array.device.type != "cpu":
-        raise _wrong(what, f"it lies on {array.device}; copy it to the CPU first")
+        raise _wrong(what, f"it lies on {array.device}, of which nothing can be copied; move it to the CPU first")
     if not array.is_contiguous():
         raise _wrong(what, "it is not contiguous; pass tensor.contiguous()")
     return Tensor(array.data_ptr(), array.numel(), _dtype(str(array.dtype).removeprefix("torch."), what), array)
@@ -95,33 +102,98 @@ def _of_numpy(array: Any, what: str, writable: bool) -> Tensor:
     if not array.flags.c_contiguous:
         raise _wrong(what, "it is not contiguous; pass numpy.ascontiguousarray(array)")
     if writable and not array.flags.writeable:
-        raise _wrong(what, "it is read-only; pass a copy")
+        raise _read_only(what, type(array).__name__)
     if not array.dtype.isnative:
-        raise _wrong(what, f"its byte order is not this machine's ({array.dtype}); convert it first")
+        raise _wrong(what, f"its byte order is not this machine's ({array.dtype}); convert it with astype")
     return Tensor(array.__array_interface__["data"][0], array.size, _dtype(array.dtype.name, what), array)
 
 
+def _of_dlpack(array: Any, what: str, writable: bool) -> Tensor:
+    try:
+        memory = lent(array)
+    except NotLent as error:
+        raise _wrong(what, str(error)) from error
+    if not memory.contiguous:
+        raise _wrong(what, "it is not contiguous; pass a contiguous copy")
+    if writable and not memory.writable:
+        raise _read_only(what, type(array).__name__)
+    return Tensor(memory.address, memory.count, _dtype(memory.element, what), (array, memory.capsule))
+
+
+def _of_buffer(array: Any, what: str, writable: bool) -> Tensor:
+    try:
+        view = memoryview(array)
+    except TypeError:
+        raise _wrong(
+            what,
+            f"a {type(array).__name__} is no tensor; pass a numpy array, a torch tensor, or anything with __dlpack__ "
+            "or a buffer",
+        ) from None
+    if not view.c_contiguous:
+        raise _wrong(what, "it is not contiguous; pass a contiguous copy")
+    if writable and view.readonly:
+        raise _read_only(what, type(array).__name__)
+    kind = _FORMATS.get(view.format.lstrip("@=<"))
+    name = view.format if kind is None else f"{kind}{8 * view.itemsize}"
+    return Tensor(_address(view), view.nbytes // view.itemsize, _dtype(name, what), view)
+
+
+class _PyBuffer(ctypes.Structure):
+    """The first fields of CPython's `Py_buffer`, and room for the rest."""
+
+    _fields_ = (("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("rest", ctypes.c_byte * 128))
+
+
+_get_buffer = ctypes.pythonapi.PyObject_GetBuffer
+_get_buffer.argtypes = (ctypes.py_object, ctypes.POINTER(_PyBuffer), ctypes.c_int)
+_release_buffer = ctypes.pythonapi.PyBuffer_Release
+_release_buffer.argtypes = (ctypes.POINTER(_PyBuffer),)
+_release_buffer.restype = None
+
+
+def _address(view: memoryview) -> int:
+    """Where a buffer lies. The view keeps it there; a `from_buffer` of ctypes would refuse what is read-only."""
+    buffer = _PyBuffer()
+    _get_buffer(view, ctypes.byref(buffer), 0)
+    address = buffer.buf or 0
+    _release_buffer(ctypes.byref(buffer))
+    return int(address)
+
+
 def _dtype(name: str, what: str) -> DataType:
-    if name not in _BY_NAME:
-        raise _wrong(what, f"elements of type {name} cannot be reduced; these can: {', '.join(_BY_NAME)}")
-    return _BY_NAME[name]
+    try:
+        return DataType.from_element_name(name)
+    except ValueError as error:
+        raise _wrong(what, str(error)) from None
 
 
-def buffers(send: Any, recv: Any) -> Buffers:
-    """Both sides of a collective, checked against each other."""
-    source, target = tensor(send, "send", writable=False), tensor(recv, "recv", writable=True)
+def buffers(send: Any, recv: Any, call: str = "all_reduce") -> Buffers:
+    """Both sides of a collective, checked against each other. In place, `send` and `recv` are the same object."""
+    if recv is send:
+        tensor(send, f"{call}: send", writable=False)  # for the error: most have nothing to do with writing
+        both = tensor(send, f"{call}: send, which is written because there is no recv", writable=True)
+        return Buffers(both, both)
+    source, target = tensor(send, f"{call}: send", writable=False), tensor(recv, f"{call}: recv", writable=True)
     if (source.count, source.dtype) != (target.count, target.dtype):
         sides = [f"{side.count} x {side.dtype.name}" for side in (source, target)]
-        raise UsageError(
-            f"all_reduce: send holds {sides[0]}, recv {sides[1]}; make them alike", Result.INVALID_ARGUMENT
-        )
-    apart = abs(source.address - target.address)
-    if 0 < apart < source.nbytes:
-        raise UsageError(
-            "all_reduce: send and recv overlap; pass the same tensor or two apart", Result.INVALID_ARGUMENT
-        )
+        raise _wrong(call, f"send holds {sides[0]}, recv {sides[1]}; make them alike")
+    if source.address != target.address and source.overlaps(target):
+        raise _wrong(call, "send and recv overlap; pass the same tensor or two apart")
     return Buffers(source, target)
 
 
+def apart(tensors: Sequence[Tensor], what: str) -> None:
+    """Refuse tensors that share memory: which of two results should it hold?"""
+    order = sorted((place for place in range(len(tensors)) if tensors[place].nbytes), key=lambda p: tensors[p].address)
+    for one, other in pairwise(order):
+        if tensors[one].overlaps(tensors[other]):
+            first, second = sorted((one, other))
+            raise _wrong(what, f"number {second} shares memory with number {first}; pass each tensor once")
+
+
+def _read_only(what: str, kind: str) -> UsageError:
+    return _wrong(what, f"this {kind} is read-only; pass something writable, such as a copy")
+
+
 def _wrong(what: str, why: str) -> UsageError:
-    return UsageError(f"all_reduce: {what}: {why}", Result.INVALID_ARGUMENT)
+    return UsageError(f"{what}: {why}", Result.INVALID_ARGUMENT)

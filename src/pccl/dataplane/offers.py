@@ -1,9 +1,11 @@
 """What the data planes share: the buffers of calls in flight, by tag, and what became of their runs.
 
-A call offers its buffers before it votes and settles them after it was answered: only then is it known whether the
-result stands or the input must be put back. Between the two, buffers are kept alive here. Must not know how bytes move.
+A call offers its buffers before it votes. After each attempt it settles: only then is it known whether the result
+stands or the input must be put back. When it will not try again it withdraws the offer; until then buffers are kept
+alive here, and nobody else gets its tag. Must not know how bytes move.
 """
 
+import threading
 from typing import Protocol
 
 from msgspec import Struct
@@ -45,16 +47,44 @@ class Ran(Protocol):
 
 
 class Offers:
-    """Used by user threads and by the control thread; each step is one operation on a dictionary, which is atomic."""
+    """Used by user threads and by the control thread. What only looks up or removes one entry needs no lock: an
+    operation on a dictionary is atomic."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
+        """Held while a new offer is compared with the others, and when one goes."""
         self._buffers: dict[int, Buffers] = {}
+        self._memory: dict[int, tuple[int, int, int, int]] = {}
         self._runs: dict[int, Ran] = {}
+        self._outputs: dict[int, Tensor] = {}
+        """Where the results of runs are; the room for some is found only when they start."""
 
     def offer(self, tag: int, buffers: Buffers) -> None:
         """These buffers are for the collective with this tag."""
-        if self._buffers.setdefault(tag, buffers) is not buffers:
-            raise UsageError(f"tag {tag} is in flight; wait for it, or choose another tag", Result.INVALID_ARGUMENT)
+        with self._lock:
+            if tag in self._buffers:
+                raise UsageError(f"tag {tag} is in flight; wait for it, or choose another tag", Result.INVALID_ARGUMENT)
+            memory = _memory(buffers)
+            other = self._disturbed(*memory)
+            if other is not None:
+                raise UsageError(
+                    f"tag {tag} would work on memory that the collective with tag {other} is still working on; wait "
+                    "for that one first",
+                    Result.INVALID_ARGUMENT,
+                )
+            self._buffers[tag], self._memory[tag] = buffers, memory
+
+    def _disturbed(self, read: int, read_end: int, write: int, write_end: int) -> int | None:
+        """The tag of one that would read what is written here, or write what is read or written here. There may be
+        thousands, so the comparison is spelled out."""
+        for tag, (their_read, their_read_end, their_write, their_write_end) in self._memory.items():
+            if write < their_write_end and their_write < write_end:
+                return tag
+            if (write < their_read_end and their_read < write_end) or (
+                read < their_write_end and their_write < read_end
+            ):
+                return tag
+        return None
 
     def find(self, tag: int) -> Buffers:
         """The buffers of a collective that travels with its vote: they were offered before, and the result is as long
@@ -74,7 +104,7 @@ class Offers:
             raise CannotRun(f"no memory for a result of {wanted} x {spec.dtype.name}: {error}") from error
         if (complete.send.count, complete.output.count) != (spec.count, wanted):
             raise CannotRun(f"recv holds {complete.output.count} elements, and the result {wanted}")
-        self._buffers[run.tag] = complete
+        self._outputs[run.tag] = complete.output
         return complete
 
     def began(self, tag: int, run: Ran) -> None:
@@ -82,11 +112,25 @@ class Offers:
         self._runs[tag] = run
 
     def settle(self, tag: int, committed: bool) -> Settled:
-        """The call was answered, so no run works on its buffers any more: keep the result or put the input back."""
+        """The attempt was answered, so no run works on the buffers any more: keep the result or put the input back."""
         run = self._runs.pop(tag, None)
-        if run is not None and not committed:
-            run.restore()
-        output = self._buffers.pop(tag).recv
         if run is None:
             return Settled()
-        return Settled(run.traffic.sent_bytes, run.traffic.received_bytes, output)
+        if not committed:
+            run.restore()
+        traffic = run.traffic
+        return Settled(traffic.sent_bytes, traffic.received_bytes, self._outputs.pop(tag, None))
+
+    def withdraw(self, tag: int) -> None:
+        """The call is over; its tag and its memory are free."""
+        with self._lock:
+            self._buffers.pop(tag, None)
+            self._memory.pop(tag, None)
+            self._outputs.pop(tag, None)
+
+
+def _memory(buffers: Buffers) -> tuple[int, int, int, int]:
+    """From where to where it reads, and writes; a result without a place yet disturbs nobody."""
+    send, recv = buffers.send, buffers.recv
+    written = (recv.address, recv.address + recv.nbytes) if recv is not None else (0, 0)
+    return send.address, send.address + send.nbytes, *written

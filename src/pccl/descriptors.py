@@ -1,0 +1,96 @@
+"""How scripts written for PCCL describe a reduction: plain holders, with PCCL's names and defaults.
+
+Owns these and their translation into what we call things. Must not know communicators.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from pccl.dataplane.buffers import Buffers, Tensor, buffers
+from pccl.errors import UsageError
+from pccl.types import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp, Result
+
+
+@dataclass(frozen=True)
+class ReduceOperandDescriptor:
+    """The elements that are reduced. The hint has no effect."""
+
+    datatype: DataType
+    distribution_hint: DistributionHint = DistributionHint.NONE
+
+
+@dataclass(frozen=True)
+class QuantizationOptions:
+    """How elements shall travel. Only `QuantizationAlgorithm.NONE` is there yet."""
+
+    quantized_datatype: DataType = DataType.UINT8
+    algorithm: QuantizationAlgorithm = QuantizationAlgorithm.MIN_MAX
+
+
+@dataclass(frozen=True)
+class ReduceDescriptor:
+    """One reduction, without its tensors."""
+
+    count: int
+    op: ReduceOp
+    tag: int
+    operand_descriptor: ReduceOperandDescriptor
+    quantization_options: QuantizationOptions
+
+
+@dataclass(frozen=True)
+class ReduceOpDescriptor:
+    """One reduction with its tensors, by address. Made by `from_torch` or `from_numpy` it keeps them alive."""
+
+    send_ptr: int
+    recv_ptr: int
+    descriptor: ReduceDescriptor
+    owners: tuple[Any, Any] | None = field(default=None, repr=False)
+
+    @staticmethod
+    def from_torch(send: Any, recv: Any, reduce_descriptor: ReduceDescriptor) -> "ReduceOpDescriptor":
+        """Of two tensors on the CPU, or twice the same."""
+        return _of_tensors(buffers(send, recv, "ReduceOpDescriptor.from_torch"), reduce_descriptor)
+
+    @staticmethod
+    def from_numpy(send: Any, recv: Any, reduce_descriptor: ReduceDescriptor) -> "ReduceOpDescriptor":
+        """Of two arrays, or twice the same."""
+        return _of_tensors(buffers(send, recv, "ReduceOpDescriptor.from_numpy"), reduce_descriptor)
+
+    def buffers(self) -> Buffers:
+        """Where its elements lie."""
+        count, dtype = self.descriptor.count, DataType(self.descriptor.operand_descriptor.datatype)
+        sides = [Tensor(address, count, dtype, self.owners) for address in (self.send_ptr, self.recv_ptr)]
+        return Buffers(*sides)
+
+
+def _of_tensors(pair: Buffers, descriptor: ReduceDescriptor) -> ReduceOpDescriptor:
+    check_operand(descriptor.operand_descriptor, pair.send.dtype, "ReduceOpDescriptor")
+    if descriptor.count != pair.send.count:
+        raise UsageError(
+            f"ReduceOpDescriptor: the descriptor's count is {descriptor.count}, but the tensors have "
+            f"{pair.send.count} elements; make them alike",
+            Result.INVALID_ARGUMENT,
+        )
+    return ReduceOpDescriptor(pair.send.address, pair.output.address, descriptor, (pair.send.owner, pair.output.owner))
+
+
+def check_operand(operand: ReduceOperandDescriptor | None, dtype: DataType, call: str) -> None:
+    """What is said about the elements must be so."""
+    if operand is not None and operand.datatype != dtype:
+        raise UsageError(
+            f"{call}: operand_descriptor says {DataType(operand.datatype).name}, but the tensors hold {dtype.name}",
+            Result.INVALID_ARGUMENT,
+        )
+
+
+def check_quantization(options: QuantizationOptions | None, dtype: DataType, call: str) -> None:
+    """Elements travel as they are, or not at all: nobody gets another precision than asked for."""
+    if options is None or options.algorithm == QuantizationAlgorithm.NONE or options.quantized_datatype == dtype:
+        return
+    algorithm = QuantizationAlgorithm(options.algorithm).name
+    raise UsageError(
+        f"{call}: quantization_options: {algorithm} to {DataType(options.quantized_datatype).name} is not there yet; "
+        "leave it out, or pass QuantizationAlgorithm.NONE",
+        Result.INVALID_ARGUMENT,
+    )
