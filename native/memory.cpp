@@ -79,13 +79,9 @@ int Slots::take() {
         free_.pop_back();
         return slot;
     }
-    if (slots_.size() == most_) return -1;
-    slots_.emplace_back(new (std::align_val_t{64}) std::uint8_t[bytes_each_]);
-    return static_cast<int>(slots_.size()) - 1;
-}
-
-void Slots::Release::operator()(std::uint8_t* memory) const {
-    ::operator delete[](memory, std::align_val_t{64});
+    if (used_ == most_) return -1;
+    if (!memory_) memory_ = std::make_unique<Arena>(most_ * bytes_each_);
+    return static_cast<int>(used_++);
 }
 
 }  // namespace pccl

@@ -24,23 +24,22 @@ class Arena {
     std::size_t bytes_ = 0;
 };
 
-// Equal slots, made on demand up to a number. Received segments wait in them for their turn to be sent on.
+// Equal slots, up to a number, in one stretch that is touched only as far as it is used. Received segments wait in them
+// for their turn to be sent on.
 class Slots {
   public:
-    Slots(std::size_t bytes_each, std::size_t most) : bytes_each_(bytes_each), most_(most) {}
+    Slots(std::size_t bytes_each, std::size_t most) : bytes_each_((bytes_each + 63) / 64 * 64), most_(most) {}
 
-    // A free slot, or -1.
+    // A free slot, the one given back last if there is one, for it is in the cache; or -1.
     int take();
     void give(int slot) { free_.push_back(slot); }
-    std::uint8_t* data(int slot) { return slots_[static_cast<std::size_t>(slot)].get(); }
+    std::uint8_t* data(int slot) { return memory_->data() + static_cast<std::size_t>(slot) * bytes_each_; }
 
   private:
-    struct Release {
-        void operator()(std::uint8_t* memory) const;
-    };
-    std::size_t bytes_each_;
+    std::size_t bytes_each_;  // whole cache lines
     std::size_t most_;
-    std::vector<std::unique_ptr<std::uint8_t[], Release>> slots_;
+    std::size_t used_ = 0;
+    std::unique_ptr<Arena> memory_;
     std::vector<int> free_;
 };
 
