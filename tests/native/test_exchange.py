@@ -71,6 +71,7 @@ def test_an_abort_after_the_end_puts_the_input_back(in_place):
     plane.reduce_all(spec, [contribution, contribution], plane.offers.take(1).recv)
     assert out.tolist() == [0, 2, 4, 6, 8]
     plane.offers.settle(1, committed=False)
+    plane.offers.withdraw(1)
     assert given.tolist() == [0, 1, 2, 3, 4]
 
 
