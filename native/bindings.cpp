@@ -62,6 +62,12 @@ void bind_kernels(nb::module_& module) {
             return variant(which).check(memory(bytes), length);
         },
         "The check of a segment's bytes with one variant of the kernels.");
+    module.def(
+        "set_aside",
+        [](std::size_t which, std::uintptr_t to, std::uintptr_t from, std::size_t bytes) {
+            variant(which).set_aside(memory(to), memory(from), bytes);
+        },
+        "A copy past the caches with one variant of the kernels.");
 }
 
 void reduce_all(int type, int op, std::uintptr_t out, const std::vector<nb::bytes>& contributions) {
@@ -91,8 +97,12 @@ void bind_plan(nb::module_& module) {
         .def_rw("count", &pccl::Plan::count)
         .def_rw("rank", &pccl::Plan::rank)
         .def_rw("size", &pccl::Plan::size)
+        .def_rw("root", &pccl::Plan::root)
         .def_rw("segment_bytes", &pccl::Plan::segment_bytes)
         .def_rw("stall_s", &pccl::Plan::stall_s)
+        .def_prop_rw(
+            "kind", [](const pccl::Plan& plan) { return static_cast<int>(plan.kind); },
+            [](pccl::Plan& plan, int value) { plan.kind = static_cast<pccl::Kind>(value); })
         .def_prop_rw(
             "dtype", [](const pccl::Plan& plan) { return static_cast<int>(plan.type); },
             [](pccl::Plan& plan, int value) { plan.type = static_cast<pccl::DataType>(value); })

@@ -4,7 +4,7 @@
 // could replace its narrow twin elsewhere in the program and crash on an older machine.
 #include "kernels.hpp"
 
-#if defined(__F16C__)
+#if defined(__F16C__) || defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
@@ -217,7 +217,6 @@ inline u64 load_word(const u8* bytes) {
 
 inline u64 word_share(u64 word, u64 key) {
     const u64 mixed = word ^ key;
-    // Halves as 32-bit numbers: the compiler then sees that one widening multiplication does.
     return static_cast<u64>(static_cast<u32>(mixed)) * static_cast<u64>(static_cast<u32>(mixed >> 32)) +
            ((word << 32) | (word >> 32));
 }
@@ -225,21 +224,60 @@ inline u64 word_share(u64 word, u64 key) {
 // Two sums over words: one of words mixed with a key that depends on their place, so that moved or swapped words are
 // noticed, and one of the plain words, which no single flipped bit leaves as it was. Any order of additions gives the
 // same, so it runs as wide as the machine is.
-u64 check(const void* data, std::size_t length) {
-    const u8* bytes = static_cast<const u8*>(data);
-    const std::size_t words = length / 8;
-    u64 sum = 0;
-    u64 plain = 0;
+struct Sums {
+    u64 sum;
+    u64 plain;
+};
+
+#if defined(__AVX2__)
+// By hand: the compilers do not see that the halves need one multiplication, and the three they use cost half the
+// speed.
+Sums sums_of(const u8* bytes, std::size_t words) {
+    __m256i sum = _mm256_setzero_si256();
+    __m256i plain = sum;
+    __m256i key = _mm256_setr_epi64x(step, 2 * step, 3 * step, 4 * step);
+    const __m256i four_steps = _mm256_set1_epi64x(4 * step);
+    std::size_t i = 0;
+    for (; i + 4 <= words; i += 4, key = _mm256_add_epi64(key, four_steps)) {
+        const __m256i word = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes + 8 * i));
+        const __m256i mixed = _mm256_xor_si256(word, key);
+        const __m256i product = _mm256_mul_epu32(mixed, _mm256_srli_epi64(mixed, 32));
+        const __m256i turned = _mm256_shuffle_epi32(word, 0xb1);
+        sum = _mm256_add_epi64(sum, _mm256_add_epi64(product, turned));
+        plain = _mm256_add_epi64(plain, word);
+    }
+    u64 parts[8];
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(parts), sum);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(parts + 4), plain);
+    Sums total{parts[0] + parts[1] + parts[2] + parts[3], parts[4] + parts[5] + parts[6] + parts[7]};
+    for (; i < words; ++i) {
+        const u64 word = load_word(bytes + 8 * i);
+        total.sum += word_share(word, (i + 1) * step);
+        total.plain += word;
+    }
+    return total;
+}
+#else
+Sums sums_of(const u8* bytes, std::size_t words) {
+    Sums total{0, 0};
     u64 key = step;
     for (std::size_t i = 0; i < words; ++i, key += step) {
         const u64 word = load_word(bytes + 8 * i);
-        sum += word_share(word, key);
-        plain += word;
+        total.sum += word_share(word, key);
+        total.plain += word;
     }
+    return total;
+}
+#endif
+
+u64 check(const void* data, std::size_t length) {
+    const u8* bytes = static_cast<const u8*>(data);
+    const std::size_t words = length / 8;
+    auto [sum, plain] = sums_of(bytes, words);
     if (length % 8 != 0) {
         u8 tail[8] = {};
         __builtin_memcpy(tail, bytes + 8 * words, length % 8);
-        sum += word_share(load_word(tail), key);
+        sum += word_share(load_word(tail), (words + 1) * step);
         plain += load_word(tail);
     }
     // Joined by a bijection that is not linear: whatever leaves one sum as it was cannot cancel in the other.
@@ -248,6 +286,29 @@ u64 check(const void* data, std::size_t length) {
     sum ^= length * step;
     sum = (sum ^ (sum >> 32)) * 0xd6e8feb86659fd93u;
     return sum ^ (sum >> 32);
+}
+
+// ── setting aside ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+void set_aside(void* to, const void* from, std::size_t bytes) {
+    u8* target = static_cast<u8*>(to);
+    const u8* source = static_cast<const u8*>(from);
+#if defined(__AVX2__)
+    const std::size_t head = (32 - (reinterpret_cast<std::uintptr_t>(target) & 31)) & 31;
+    if (head + 32 <= bytes) {
+        __builtin_memcpy(target, source, head);
+        std::size_t i = head;
+        for (; i + 32 <= bytes; i += 32) {
+            const __m256i part = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(source + i));
+            _mm256_stream_si256(reinterpret_cast<__m256i*>(target + i), part);
+        }
+        _mm_sfence();
+        target += i;
+        source += i;
+        bytes -= i;
+    }
+#endif
+    __builtin_memcpy(target, source, bytes);
 }
 
 #define PCCL_OPERATIONS(Element) {add<Element>, add<Element>, multiply<Element>, larger<Element>, smaller<Element>}
@@ -278,6 +339,7 @@ const Kernels PCCL_JOIN(kernels_, PCCL_VARIANT) = {
     {divide<U8>, divide<I8>, divide<I16>, divide<U16>, divide<U32>, divide<I32>, divide<U64>, divide<I64>,
      divide_narrow<Half>, divide_narrow<BFloat>, divide<F32>, divide<F64>},
     check,
+    set_aside,
 };
 
 }  // namespace pccl

@@ -28,11 +28,15 @@ using Divide = void (*)(void* values, std::size_t count, std::size_t peers);
 // A 64-bit check of bytes. Detects damage, not malice.
 using Check = std::uint64_t (*)(const void* bytes, std::size_t length);
 
+// Copy what is read again only after a failure: past the caches where the machine can, which then need not make room.
+using SetAside = void (*)(void* to, const void* from, std::size_t bytes);
+
 struct Kernels {
     const char* name;
     Combine combine[data_types][reduce_ops];
     Divide divide[data_types];
     Check check;
+    SetAside set_aside;
 };
 
 // The fastest variant that this machine can run.

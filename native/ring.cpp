@@ -23,15 +23,14 @@ constexpr int sleep_ms = 200;
 Ring::Ring(const Plan& plan, const std::uint8_t* input, std::uint8_t* output, const std::vector<int>& next,
            const std::vector<int>& prev)
     : plan_(plan),
+      route_(plan),
       input_(input),
       output_(output),
       in_place_(input == output),
       kernels_(kernels()),
-      item_(item_size(plan.type)),
-      per_segment_(std::max<std::size_t>(1, plan.segment_bytes / item_)),
       // As many slots as a chunk has segments, and one for each lane. There are as many segments on their way around
       // the ring as there are slots in it, so even with every slot taken everywhere somebody can send: no deadlock.
-      slots_(per_segment_ * item_, segments_of(0) + prev.size()),
+      slots_(route_.segment_bytes(), route_.segments(0) + prev.size()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (wake_ < 0) throw std::runtime_error("no descriptor left for a run");
     for (const int fd : next) senders_.push_back({Lane(fd)});
@@ -47,30 +46,6 @@ void Ring::abort() {
     const std::uint64_t one = 1;
     // Can only fail when it is full of earlier wake-ups.
     [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
-}
-
-// ── where things are ─────────────────────────────────────────────────────────────────────────────────────────────────
-
-std::uint32_t Ring::chunk_received(std::uint32_t hop) const {
-    return (plan_.rank + 2 * plan_.size - hop - 1) % plan_.size;
-}
-
-std::size_t Ring::chunk_elements(std::uint32_t chunk) const {
-    return plan_.count / plan_.size + (chunk < plan_.count % plan_.size ? 1 : 0);
-}
-
-std::size_t Ring::chunk_begin(std::uint32_t chunk) const {
-    return chunk * (plan_.count / plan_.size) + std::min<std::size_t>(chunk, plan_.count % plan_.size);
-}
-
-std::uint32_t Ring::segments_of(std::uint32_t chunk) const {
-    return static_cast<std::uint32_t>((chunk_elements(chunk) + per_segment_ - 1) / per_segment_);
-}
-
-Ring::Segment Ring::locate(std::uint32_t chunk, std::uint32_t index) const {
-    const std::size_t first = index * per_segment_;
-    const std::size_t elements = std::min(per_segment_, chunk_elements(chunk) - first);
-    return {(chunk_begin(chunk) + first) * item_, elements * item_, elements};
 }
 
 // ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -105,20 +80,21 @@ void Ring::work() {
 }
 
 void Ring::begin() {
-    for (std::uint32_t hop = 0; hop < hops(); ++hop) {
-        const std::uint32_t segments = segments_of(chunk_received(hop));
+    for (std::uint32_t hop = 0; hop < route_.hops(); ++hop) {
+        const std::uint32_t segments = route_.segments(route_.chunk_received(hop));
         received_.emplace_back(segments, false);
         unreceived_ += segments;
-        unsent_ += segments_of((chunk_received(hop) + 1) % plan_.size);
+        unsent_ += route_.segments(route_.chunk_sent(hop));
     }
+    if (route_.hops() > 0) own_segments_ = route_.segments(route_.chunk_sent(0));
 }
 
 void Ring::pass_on(const Outgoing& segment) {
-    if (segment.hop < hops()) ready_.push_back(segment);
+    if (segment.hop < route_.hops()) ready_.push_back(segment);
 }
 
 bool Ring::anything_ready() const {
-    return !ready_.empty() || own_sent_ < segments_of(plan_.rank);
+    return !ready_.empty() || own_sent_ < own_segments_;
 }
 
 // What was just reduced goes first: it is still in the cache, and it frees a slot that is. Our own chunk can wait.
@@ -129,8 +105,12 @@ Ring::Outgoing Ring::next_ready() {
         return segment;
     }
     const std::uint32_t index = own_sent_++;
-    const Segment place = locate(plan_.rank, index);
-    return {0, index, static_cast<std::uint32_t>(place.bytes), -1, input_ + place.offset, 0, false};
+    const Place place = route_.locate(route_.chunk_sent(0), index);
+    // Where nothing is reduced, what we bring is a part of our own result too.
+    if (route_.reducing_hops() == 0 && !in_place_) {
+        std::memcpy(output_ + place.output, input_ + place.input, place.bytes);
+    }
+    return {0, index, static_cast<std::uint32_t>(place.bytes), -1, input_ + place.input, 0, false};
 }
 
 void Ring::fail(std::string cause) {
@@ -248,20 +228,20 @@ bool Ring::read_header(Receiver& receiver) {
 
 bool Ring::accept_header(Receiver& receiver) {
     const Header& header = receiver.header;
-    const bool known = header.tag == plan_.tag && header.hop < hops() && header.index < received_[header.hop].size() &&
-                       !received_[header.hop][header.index];
-    if (!known || header.length != locate(chunk_received(header.hop), header.index).bytes) {
+    const bool known = header.tag == plan_.tag && header.hop < route_.hops() &&
+                       header.index < received_[header.hop].size() && !received_[header.hop][header.index];
+    if (!known || header.length != route_.locate(route_.chunk_received(header.hop), header.index).bytes) {
         fail("a segment from the previous peer has no place in this run");
         return false;
     }
     received_[header.hop][header.index] = true;
-    if (header.hop < plan_.size - 1) {
+    if (route_.treatment(header.hop) != Treatment::copy) {
         receiver.reading = Reading::slot;
         return true;
     }
-    const Segment place = locate(chunk_received(header.hop), header.index);
+    const Place place = route_.locate(route_.chunk_received(header.hop), header.index);
     save(place);
-    receiver.to = output_ + place.offset;
+    receiver.to = output_ + place.output;
     receiver.slot = -1;
     receiver.reading = Reading::payload;
     return true;
@@ -283,22 +263,28 @@ bool Ring::take_segment(Receiver& receiver) {
         fail("a segment from the previous peer arrived damaged");
         return false;
     }
-    const Segment place = locate(chunk_received(header.hop), header.index);
+    const Place place = route_.locate(route_.chunk_received(header.hop), header.index);
     const Combine combine = kernels_.combine[static_cast<std::size_t>(plan_.type)][static_cast<std::size_t>(plan_.op)];
-    Outgoing segment{header.hop + 1, header.index, header.length, -1, output_ + place.offset, check, true};
-    if (header.hop + 2 < plan_.size) {
-        combine(receiver.to, receiver.to, input_ + place.offset, place.elements);
-        segment.slot = receiver.slot;
-        segment.data = receiver.to;
-        segment.checked = false;
-    } else if (header.hop + 2 == plan_.size) {
-        save(place);
-        combine(output_ + place.offset, receiver.to, input_ + place.offset, place.elements);
-        if (plan_.op == ReduceOp::avg) {
-            kernels_.divide[static_cast<std::size_t>(plan_.type)](output_ + place.offset, place.elements, plan_.size);
-        }
-        slots_.give(receiver.slot);
-        segment.checked = false;
+    Outgoing segment{header.hop + 1, header.index, header.length, -1, receiver.to, check, true};
+    switch (route_.treatment(header.hop)) {
+        case Treatment::reduce:
+            combine(receiver.to, receiver.to, input_ + place.input, place.elements);
+            segment.slot = receiver.slot;
+            segment.checked = false;
+            break;
+        case Treatment::finish:
+            save(place);
+            segment.data = output_ + place.output;
+            combine(output_ + place.output, receiver.to, input_ + place.input, place.elements);
+            if (plan_.op == ReduceOp::avg) {
+                const Divide divide = kernels_.divide[static_cast<std::size_t>(plan_.type)];
+                divide(output_ + place.output, place.elements, plan_.size);
+            }
+            slots_.give(receiver.slot);
+            segment.checked = false;
+            break;
+        case Treatment::copy:
+            break;
     }
     --unreceived_;
     pass_on(segment);
@@ -307,16 +293,16 @@ bool Ring::take_segment(Receiver& receiver) {
 
 // ── the input, should it be needed again ─────────────────────────────────────────────────────────────────────────────
 
-void Ring::save(const Segment& place) {
+void Ring::save(const Place& place) {
     if (!in_place_) return;
-    if (!saved_) saved_ = std::make_unique<Arena>(plan_.count * item_);
-    std::memcpy(saved_->data() + place.offset, output_ + place.offset, place.bytes);
+    if (!saved_) saved_ = std::make_unique<Arena>(plan_.count * item_size(plan_.type));
+    kernels_.set_aside(saved_->data() + place.output, output_ + place.output, place.bytes);
     overwritten_.push_back(place);
 }
 
 void Ring::restore() {
-    for (const Segment& place : overwritten_) {
-        std::memcpy(output_ + place.offset, saved_->data() + place.offset, place.bytes);
+    for (const Place& place : overwritten_) {
+        std::memcpy(output_ + place.output, saved_->data() + place.output, place.bytes);
     }
     overwritten_.clear();
 }

@@ -1,12 +1,11 @@
-// Ring all-reduce over lanes: one run, from the first byte to the last, or to its abort.
+// A collective over lanes in a ring: one run, from the first byte to the last, or to its abort.
 //
-// Words. The elements are cut into as many *chunks* as there are peers, and each chunk into *segments*. In 2(size-1)
-// *hops* every chunk travels around the ring: in the first size-1 hops each peer adds its own share to what it receives
-// and passes the sum on (reduce-scatter); the peer that adds the last share finishes the chunk; in the other hops the
-// finished chunk is copied from peer to peer (all-gather). In hop h the peer of rank r sends chunk r-h and receives
-// chunk r-h-1, modulo size. Every chunk is finished in one place, so all peers end with the same bits.
+// Words. The elements are cut into *chunks*, and each chunk into *segments*. In every *hop* a peer sends one chunk to
+// the next peer and receives one from the previous one; which, and whether it adds its own share, finishes the sum or
+// copies what comes, is the *route* of the collective. What arrives in a hop is what leaves in the one after it. Every
+// chunk is finished in one place, so all peers end with the same bits.
 //
-// A segment is sent on as soon as it has been received and reduced, on whichever lane takes bytes first; its header
+// A segment is sent on as soon as it has been received and treated, on whichever lane takes bytes first; its header
 // says where it belongs. So receiving, reducing and sending overlap within a hop and across hops, and a lane that
 // stalls delays only what it carries.
 //
@@ -26,21 +25,10 @@
 #include "kernels.hpp"
 #include "lane.hpp"
 #include "memory.hpp"
+#include "route.hpp"
 #include "segment.hpp"
 
 namespace pccl {
-
-struct Plan {
-    std::uint64_t tag = 0;
-    std::uint64_t attempt = 0;
-    std::uint64_t count = 0;  // elements
-    std::uint32_t rank = 0;
-    std::uint32_t size = 0;
-    std::uint32_t segment_bytes = 0;
-    DataType type = DataType::f32;
-    ReduceOp op = ReduceOp::sum;
-    double stall_s = 0;  // no byte in either direction for this long is a failure
-};
 
 struct Report {
     std::string cause;  // empty: the result is complete
@@ -52,7 +40,8 @@ struct Report {
 
 class Ring {
   public:
-    // `input` may equal `output`. Both stay the caller's, and must live until the run has ended and been settled.
+    // `input` may equal `output` where both are equally long. Both stay the caller's, and must live until the run has
+    // ended and been settled.
     Ring(const Plan& plan, const std::uint8_t* input, std::uint8_t* output, const std::vector<int>& next,
          const std::vector<int>& prev);
     ~Ring();
@@ -92,19 +81,6 @@ class Ring {
         int slot = -1;
         std::uint8_t* to = nullptr;
     };
-    struct Segment {  // a place in the buffers
-        std::size_t offset;
-        std::size_t bytes;
-        std::size_t elements;
-    };
-
-    std::uint32_t hops() const { return 2 * (plan_.size - 1); }
-    std::uint32_t chunk_received(std::uint32_t hop) const;
-    std::size_t chunk_elements(std::uint32_t chunk) const;
-    std::size_t chunk_begin(std::uint32_t chunk) const;
-    std::uint32_t segments_of(std::uint32_t chunk) const;
-    Segment locate(std::uint32_t chunk, std::uint32_t index) const;
-
     void work();
     void begin();
     bool finished() const { return unsent_ == 0 && unreceived_ == 0; }
@@ -118,28 +94,28 @@ class Ring {
     void pass_on(const Outgoing& segment);
     bool anything_ready() const;
     Outgoing next_ready();
-    void save(const Segment& place);
+    void save(const Place& place);
     void wait();
     void fail(std::string cause);
     Report report() const;
 
     Plan plan_;
+    Route route_;
     const std::uint8_t* input_;
     std::uint8_t* output_;
     bool in_place_;
     const Kernels& kernels_;
-    std::size_t item_;
-    std::size_t per_segment_;  // elements
     std::vector<Sender> senders_;
     std::vector<Receiver> receivers_;
     std::deque<Outgoing> ready_;  // received segments that are to be sent on
-    std::uint32_t own_sent_ = 0;  // segments of our own chunk that were taken for hop 0
+    std::uint32_t own_sent_ = 0;  // segments of the input that were taken for hop 0
+    std::uint32_t own_segments_ = 0;
     std::uint64_t unsent_ = 0;
     std::uint64_t unreceived_ = 0;
     std::vector<std::vector<bool>> received_;  // [hop][segment]
     Slots slots_;
     std::unique_ptr<Arena> saved_;
-    std::vector<Segment> overwritten_;
+    std::vector<Place> overwritten_;
     std::vector<pollfd> watched_;
     std::string cause_;
     std::uint64_t sent_bytes_ = 0;

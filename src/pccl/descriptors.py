@@ -72,7 +72,7 @@ def _of_tensors(pair: Buffers, descriptor: ReduceDescriptor) -> ReduceOpDescript
             f"{pair.send.count} elements; make them alike",
             Result.INVALID_ARGUMENT,
         )
-    return ReduceOpDescriptor(pair.send.address, pair.recv.address, descriptor, (pair.send.owner, pair.recv.owner))
+    return ReduceOpDescriptor(pair.send.address, pair.output.address, descriptor, (pair.send.owner, pair.output.owner))
 
 
 def check_operand(operand: ReduceOperandDescriptor | None, dtype: DataType, call: str) -> None:

@@ -51,6 +51,19 @@ class ReduceOp(IntEnum):
         return cls(op)
 
 
+class CollectiveKind(IntEnum):
+    """What a collective does. Each peer brings a tensor of `count` elements, the same number everywhere."""
+
+    ALL_REDUCE = 0
+    """Everybody gets all tensors reduced to one."""
+    BROADCAST = 1
+    """Everybody gets the tensor of one peer, the root."""
+    ALL_GATHER = 2
+    """Everybody gets all tensors, one behind the other in the order of ranks."""
+    REDUCE_SCATTER = 3
+    """All tensors are reduced to one, of which the peer of rank k gets chunk k."""
+
+
 class DataType(IntEnum):
     UINT8 = 0
     INT8 = 1

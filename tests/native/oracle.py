@@ -4,8 +4,8 @@ import numpy as np
 
 from pccl.dataplane import arithmetic
 from pccl.dataplane.arithmetic import STORED
-from pccl.dataplane.segments import Cut
-from pccl.types import DataType, ReduceOp
+from pccl.dataplane.segments import chunk
+from pccl.types import CollectiveKind, DataType, ReduceOp
 
 WIDE_FLOATS = (DataType.FLOAT, DataType.DOUBLE)
 HALF_STEP = {DataType.FLOAT16: 2**-11, DataType.BFLOAT16: 2**-8, DataType.FLOAT: 2**-24, DataType.DOUBLE: 2**-53}
@@ -32,19 +32,37 @@ def wild_inputs(rng, dtype, count, peers):
     return [rng.integers(0, 256, count * stored.itemsize, dtype=np.uint8).view(stored) for _ in range(peers)]
 
 
-def reduced(arrays, dtype, op):
-    """The result. The share of rank c comes first in chunk c, then those of the ranks after it."""
-    size, count = len(arrays), len(arrays[0])
-    cut = Cut(count, dtype.itemsize, size, 0, 8)
+def reduced(arrays, dtype, op, first=0):
+    """The result. In chunk c the share of rank c + first comes first, then those of the ranks after it."""
+    size = len(arrays)
     result = np.empty_like(arrays[0])
-    for chunk in range(size):
-        begin = cut.chunk_begin(chunk)
-        place = slice(begin, begin + cut.chunk_elements(chunk))
-        values = arrays[chunk][place]
+    for index in range(size):
+        place = _chunk(arrays[0], size, index)
+        values = arrays[(index + first) % size][place]
         for step in range(1, size):
-            values = arithmetic.combine(values, arrays[(chunk + step) % size][place], dtype, op)
+            values = arithmetic.combine(values, arrays[(index + first + step) % size][place], dtype, op)
         result[place] = arithmetic.divide(values, dtype, size) if op is ReduceOp.AVG else values
     return result
+
+
+def _chunk(array, size, index):
+    elements = chunk(len(array), size, index)
+    return slice(elements.start, elements.stop)
+
+
+def results(arrays, work):
+    """What each rank must end with."""
+    size = len(arrays)
+    match work.kind:
+        case CollectiveKind.BROADCAST:
+            return [arrays[work.root]] * size
+        case CollectiveKind.ALL_GATHER:
+            return [np.concatenate(arrays)] * size
+        case CollectiveKind.REDUCE_SCATTER:
+            whole = reduced(arrays, work.dtype, work.op, first=1)
+            return [whole[_chunk(whole, size, rank)] for rank in range(size)]
+        case _:
+            return [reduced(arrays, work.dtype, work.op)] * size
 
 
 def assert_equal_bits(results, wanted, dtype):

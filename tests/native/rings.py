@@ -14,10 +14,12 @@ import numpy as np
 from pccl import _native
 from pccl.core.effects import RunEnded, StartRun
 from pccl.core.messages import CollectiveSpec
+from pccl.dataplane.arithmetic import STORED
 from pccl.dataplane.buffers import Buffers, Tensor
 from pccl.dataplane.reference import ReferenceRun
 from pccl.dataplane.reference_ring import Receiver, Ring, Sender
-from pccl.types import DataType, ReduceOp
+from pccl.dataplane.segments import output_count
+from pccl.types import CollectiveKind, DataType, ReduceOp
 
 WAIT_S = 60.0
 """Longer than any run of ours takes, with a sanitizer on a busy machine too."""
@@ -32,10 +34,16 @@ class Work(NamedTuple):
     op: ReduceOp
     count: int
     segment_bytes: int
+    kind: CollectiveKind = CollectiveKind.ALL_REDUCE
+    root: int = 0
 
     @property
     def spec(self) -> CollectiveSpec:
-        return CollectiveSpec(self.count, self.dtype, self.op)
+        return CollectiveSpec(self.count, self.dtype, self.op, kind=self.kind)
+
+    def output(self, size: int, rank: int) -> np.ndarray:
+        """Room for what the peer of this rank gets."""
+        return np.zeros(output_count(self.kind, self.count, size, rank), STORED[self.dtype])
 
 
 def plan(effect: StartRun, stall_s: float) -> _native.Plan:
@@ -43,6 +51,7 @@ def plan(effect: StartRun, stall_s: float) -> _native.Plan:
     made = _native.Plan()
     made.tag, made.attempt, made.rank, made.size = effect.tag, effect.attempt, effect.rank, effect.size
     made.count, made.dtype, made.op = effect.spec.count, effect.spec.dtype, effect.spec.op
+    made.kind, made.root = effect.spec.kind, effect.root_rank
     made.segment_bytes, made.stall_s = effect.segment_bytes, stall_s
     return made
 
@@ -53,7 +62,7 @@ class NativePeer:
     def __init__(self, effect, buffers, lanes, stall_s):
         self._notifier = _native.Notifier()
         fds = [[lane.fileno() for lane in side] for side in lanes]
-        addresses = buffers.send.address, buffers.recv.address
+        addresses = buffers.send.address, buffers.output.address
         self._buffers = buffers
         self._run = _native.start(plan(effect, stall_s), *addresses, *fds, self._notifier)
         self.abort, self.restore = self._run.abort, self._run.restore
@@ -161,7 +170,7 @@ class Rig:
     def effect(self, rank, work):
         keys = tuple((0, stripe) for stripe in range(self.lanes)), tuple((1, stripe) for stripe in range(self.lanes))
         names = (keys[0], keys[0]) if self.size == 2 else keys
-        return StartRun(1, TAG, self.attempt, work.spec, rank, self.size, *names, work.segment_bytes)
+        return StartRun(1, TAG, self.attempt, work.spec, rank, self.size, *names, work.segment_bytes, work.root)
 
     def start_one(self, rank, kind, work, arrays, stall_s=STALL_S):
         """Start the run of one rank; `arrays` are what it sends and where it receives."""

@@ -189,3 +189,14 @@ def test_bfloat16_rounds_to_nearest_even():
     )
     bits = arithmetic.narrow(floats, DataType.BFLOAT16)
     assert [hex(value) for value in bits] == ["0x3f80", "0x3f82", "0x3f81", "0x3f81", "0x7f80", "0xff80"]
+
+
+@every_variant
+def test_what_is_set_aside_is_the_same_and_no_more(variant):
+    for length, shift, target in itertools.product(LENGTHS, SHIFTS, (0, 1, 31)):
+        source = np.random.default_rng(length).integers(0, 256, length + shift, dtype=np.uint8)
+        copy = np.full(target + length + 40, 7, np.uint8)
+        _native.set_aside(variant, copy.ctypes.data + target, source.ctypes.data + shift, length)
+        assert np.array_equal(copy[target : target + length], source[shift:])
+        assert np.all(copy[:target] == 7)
+        assert np.all(copy[target + length :] == 7)

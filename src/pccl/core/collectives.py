@@ -18,7 +18,7 @@ from pccl.core.roster import Member, Roster
 from pccl.core.schedule import lane_share, segment_bytes
 from pccl.core.violation import Violation
 from pccl.core.wiring import Link
-from pccl.types import PeerId, short, tag_name
+from pccl.types import CollectiveKind, PeerId, short, tag_name
 
 
 class LifeStage(Enum):
@@ -188,6 +188,8 @@ class Collectives:
             self._end(life, now)
         elif len(ring) < 2:
             self._refuse(life, True, "this group has no other accepted peer; wait for one with update_topology", now)
+        elif (life.stage is LifeStage.READY or life.ballot.complete) and (rootless := _rootless(life.ballot, ring)):
+            self._refuse(life, False, f"tag {life.tag}: {rootless}", now)
         elif life.stage is LifeStage.VOTING and life.ballot.complete:
             disagreement = _disagreement(life.ballot)
             if disagreement:
@@ -307,6 +309,16 @@ def _disagreement(ballot: Ballot[CollectiveSpec]) -> str:
     for peer, spec in ballot.votes.items():
         sides.setdefault(spec, []).append(peer)
     return "; ".join(_side(spec, peers) for spec, peers in sides.items()) if len(sides) > 1 else ""
+
+
+def _rootless(ballot: Ballot[CollectiveSpec], ring: Sequence[PeerId]) -> str:
+    """Why a broadcast cannot run in this ring; empty if it can, or is none."""
+    roots = [spec.root for spec in ballot.votes.values() if spec.kind is CollectiveKind.BROADCAST]
+    strange = next((root for root in roots if root not in ring), None)
+    if strange is None:
+        return ""
+    who = short(PeerId(strange)) if strange else "nobody"
+    return f"the root of a broadcast must be in the group, and {who} is not; name one of {names(ring)}"
 
 
 def _side(spec: CollectiveSpec, peers: Sequence[PeerId]) -> str:

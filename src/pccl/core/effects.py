@@ -286,6 +286,8 @@ class StartRun(Struct, frozen=True):
     from_prev: tuple[tuple[int, int], ...]
     """The same from the previous peer; equal to `to_next` in a ring of two."""
     segment_bytes: int
+    root_rank: int = 0
+    """Where the tensor of a broadcast comes from."""
 
 
 class CarryParcels(Struct, frozen=True):

@@ -205,7 +205,8 @@ class Master:
     def _progress(self, now: float) -> None:
         """Do whatever the last event made possible."""
         while self._judge(now) or self.admission.advance(now):
-            pass
+            # Another ring may stand already, over links that were spare before: no report will come to say so.
+            self.collectives.touched.update(dict.fromkeys(self.roster.rings))
         if self.pending.complete:
             self.outbox.send(self.pending.votes, PendingAnswer(bool(self.roster.candidates)))
             self.pending.clear()

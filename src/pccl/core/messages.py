@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.types import DataType, PeerId, ReduceOp
+from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp
 
 Id = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
 """Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
@@ -39,10 +39,14 @@ class CollectiveSpec(Struct, frozen=True):
     layout: Annotated[str, Meta(max_length=16, pattern=r"\A[0-9A-Za-z]*\Z")] = ""
     """A digest of how the elements are divided among several tensors; empty for a single one. Without it peers that
     pass different tensors of the same total would add what does not belong together."""
+    kind: CollectiveKind = CollectiveKind.ALL_REDUCE
+    root: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
+    """The id of the peer whose tensor a broadcast spreads; empty for every other kind."""
 
     def __str__(self) -> str:
+        root = f" from {self.root[:8]}" if self.root else ""
         layout = f" layout={self.layout}" if self.layout else ""
-        return f"{self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
+        return f"{self.kind.name}{root} {self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
 
 
 class LinkSpec(Struct, frozen=True):

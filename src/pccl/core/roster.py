@@ -29,7 +29,7 @@ class Member:
         self.pings: deque[float] = deque()
         """When we sent the pings that it has not answered."""
         self.answered_at = 0.0
-        """When it last answered a ping of ours: it was there, and heard us."""
+        """When we sent the last ping that it has answered: after that it was there, and heard us."""
         self.round_trip_s = inf
         """The shortest time between a ping and its answer."""
         self.slow_at = 0.0
@@ -37,9 +37,9 @@ class Member:
 
     def answer(self, now: float, prompt_s: float) -> None:
         """It answered a ping; answers come in the order of the pings."""
-        self.answered_at = now
         if self.pings:
-            taken_s = now - self.pings.popleft()
+            self.answered_at = self.pings.popleft()
+            taken_s = now - self.answered_at
             self.round_trip_s = min(self.round_trip_s, taken_s)
             if taken_s > prompt_s:
                 self.slow_at = now

@@ -37,7 +37,7 @@ from pccl.core.messages import (
 from pccl.core.outbox import clip
 from pccl.core.schedule import PARCELS_MAX
 from pccl.core.violation import Violation
-from pccl.types import PeerId, tag_name
+from pccl.types import CollectiveKind, PeerId, tag_name
 
 IN_VAIN_MAX = 3
 """After this many parcels that were not used no more are sent until links change: some pair of the group has no link,
@@ -133,6 +133,8 @@ class Runs:
             case Start():
                 if run.stage is not RunStage.VOTING or message.epoch != epoch:
                     raise Violation(f"tag {run.tag} was started in epoch {message.epoch} while {run.stage.value}")
+                if run.spec.kind is CollectiveKind.BROADCAST and run.spec.root not in ring:
+                    raise Violation(f"tag {run.tag} was started without its root in the ring")
                 run.attempt, run.epoch, run.ring = message.attempt, epoch, ring
                 self._in_vain = self._in_vain + 1 if run.parcel and message.lanes else 0
                 if message.lanes:
@@ -159,9 +161,9 @@ class Runs:
             self._report_broken(run)
             return
         run.become(RunStage.RUNNING)
-        self._effects.append(
-            StartRun(run.call, run.tag, run.attempt, run.spec, rank, size, to_next, from_prev, start.segment_bytes)
-        )
+        root = run.ring.index(PeerId(run.spec.root)) if run.spec.kind is CollectiveKind.BROADCAST else 0
+        work = (run.call, run.tag, run.attempt, run.spec, rank, size)
+        self._effects.append(StartRun(*work, to_next, from_prev, start.segment_bytes, root))
 
     def _start_exchange(self, run: Run, parcels: tuple[int, ...]) -> None:
         rank = run.ring.index(self._me)
@@ -230,4 +232,5 @@ class Runs:
 
 
 def _contribution_bytes(spec: CollectiveSpec) -> int:
-    return spec.count * spec.dtype.itemsize
+    """What would go into a parcel; nothing for what is no sum of everybody's."""
+    return spec.count * spec.dtype.itemsize if spec.kind is CollectiveKind.ALL_REDUCE else 0

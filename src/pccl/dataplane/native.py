@@ -14,7 +14,7 @@ from pccl import _native
 from pccl.core.effects import RunEnded, StartRun
 from pccl.core.messages import CollectiveSpec
 from pccl.dataplane.buffers import Buffers, Tensor
-from pccl.dataplane.offers import Offers, Traffic
+from pccl.dataplane.offers import CannotRun, Offers, Traffic
 
 Lanes = Sequence[socket.socket]
 
@@ -87,9 +87,10 @@ class NativePlane:
         ended: Callable[[RunEnded], None],
     ) -> None:
         """Begin a run; see `DataPlane`."""
-        buffers = self.offers.take(run.tag)
-        if buffers is None:
-            ended(RunEnded(run.tag, run.attempt, "no buffers were offered for it"))
+        try:
+            buffers = self.offers.take(run)
+        except CannotRun as failure:
+            ended(RunEnded(run.tag, run.attempt, str(failure)))
             return
         lanes = [lane.fileno() for lane in to_next], [lane.fileno() for lane in from_prev]
         native = _native.start(_plan(run, self.stall_s), *_addresses(buffers), *lanes, self._open_notifier())
@@ -132,11 +133,12 @@ class NativePlane:
 def _plan(run: StartRun, stall_s: float) -> _native.Plan:
     plan = _native.Plan()
     plan.tag, plan.attempt = run.tag, run.attempt
-    plan.rank, plan.size = run.rank, run.size
+    plan.rank, plan.size, plan.root = run.rank, run.size, run.root_rank
+    plan.kind = run.spec.kind
     plan.count, plan.dtype, plan.op = run.spec.count, run.spec.dtype, run.spec.op
     plan.segment_bytes, plan.stall_s = run.segment_bytes, stall_s
     return plan
 
 
 def _addresses(buffers: Buffers) -> tuple[int, int]:
-    return buffers.send.address, buffers.recv.address
+    return buffers.send.address, buffers.output.address

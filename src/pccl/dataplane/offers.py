@@ -10,7 +10,9 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from pccl.dataplane.buffers import Buffers
+from pccl.core.effects import StartRun
+from pccl.dataplane.buffers import Buffers, Tensor, fresh
+from pccl.dataplane.segments import output_count
 from pccl.errors import UsageError
 from pccl.types import Result
 
@@ -20,6 +22,17 @@ class Traffic(Struct, frozen=True):
 
     sent_bytes: int = 0
     received_bytes: int = 0
+
+
+class Settled(Traffic, frozen=True):
+    """What became of a call."""
+
+    output: Tensor | None = None
+    """Where the result is, if a run has begun; of use only when it was committed."""
+
+
+class CannotRun(Exception):
+    """There are no buffers to run on; the sentence says why."""
 
 
 class Ran(Protocol):
@@ -42,6 +55,8 @@ class Offers:
         """Held while a new offer is compared with the others, and when one goes."""
         self._buffers: dict[int, Buffers] = {}
         self._memory: dict[int, tuple[int, int, int, int]] = {}
+        self._complete: dict[int, Buffers] = {}
+        """Of the present attempts: the next one may have a result of another length."""
         self._runs: dict[int, Ran] = {}
 
     def offer(self, tag: int, buffers: Buffers) -> None:
@@ -71,22 +86,41 @@ class Offers:
                 return tag
         return None
 
-    def take(self, tag: int) -> Buffers | None:
-        """The buffers offered for a tag."""
-        return self._buffers.get(tag)
+    def find(self, tag: int) -> Buffers:
+        """The buffers of a collective that travels with its vote: they were offered before, and the result is as long
+        as the input."""
+        return self._buffers[tag]
+
+    def take(self, run: StartRun) -> Buffers:
+        """The buffers that were offered for a run, with room for a result whose length nobody knew before. Raises
+        `CannotRun`."""
+        offered, spec = self._buffers.get(run.tag), run.spec
+        if offered is None:
+            raise CannotRun("no buffers were offered for it")
+        wanted = output_count(spec.kind, spec.count, run.size, run.rank)
+        try:
+            complete = Buffers(offered.send, fresh(wanted, spec.dtype) if offered.recv is None else offered.recv)
+        except (OSError, OverflowError) as error:
+            raise CannotRun(f"no memory for a result of {wanted} x {spec.dtype.name}: {error}") from error
+        if (complete.send.count, complete.output.count) != (spec.count, wanted):
+            raise CannotRun(f"recv holds {complete.output.count} elements, and the result {wanted}")
+        self._complete[run.tag] = complete
+        return complete
 
     def began(self, tag: int, run: Ran) -> None:
         """A run works on the buffers of this tag."""
         self._runs[tag] = run
 
-    def settle(self, tag: int, committed: bool) -> Traffic:
+    def settle(self, tag: int, committed: bool) -> Settled:
         """The attempt was answered, so no run works on the buffers any more: keep the result or put the input back."""
+        complete = self._complete.pop(tag, None)
         run = self._runs.pop(tag, None)
         if run is None:
-            return Traffic()
+            return Settled()
         if not committed:
             run.restore()
-        return run.traffic
+        output = None if complete is None else complete.recv
+        return Settled(run.traffic.sent_bytes, run.traffic.received_bytes, output)
 
     def withdraw(self, tag: int) -> None:
         """The call is over; its tag and its memory are free."""
@@ -97,5 +131,9 @@ class Offers:
 
 def _memory(buffers: Buffers) -> tuple[int, int, int, int]:
     """From where to where it reads, and writes."""
-    send, recv = buffers.send, buffers.recv
-    return send.address, send.address + send.nbytes, recv.address, recv.address + recv.nbytes
+    return *_range(buffers.send), *_range(buffers.recv)
+
+
+def _range(tensor: Tensor | None) -> tuple[int, int]:
+    """What is empty, or not there yet, is in nobody's way."""
+    return (tensor.address, tensor.address + tensor.nbytes) if tensor is not None and tensor.nbytes else (0, 0)

@@ -75,5 +75,5 @@ class Exchanged:
 
     def restore(self) -> None:
         """Put the input back."""
-        if self._buffers.send.address == self._buffers.recv.address:
-            ctypes.memmove(self._buffers.recv.address, self._contribution, len(self._contribution))
+        if self._buffers.in_place:
+            ctypes.memmove(self._buffers.output.address, self._contribution, len(self._contribution))

@@ -15,7 +15,7 @@ from pccl.core.effects import RunEnded, StartRun
 from pccl.core.messages import CollectiveSpec
 from pccl.dataplane.arithmetic import STORED, check, reduce_all
 from pccl.dataplane.buffers import Tensor
-from pccl.dataplane.offers import Offers, Traffic
+from pccl.dataplane.offers import CannotRun, Offers, Traffic
 from pccl.dataplane.reference_ring import Failed, Receiver, Ring, Sender, memory
 
 
@@ -97,9 +97,10 @@ class ReferencePlane:
         ended: Callable[[RunEnded], None],
     ) -> None:
         """Begin a run; see `DataPlane`."""
-        buffers = self.offers.take(run.tag)
-        if buffers is None:
-            ended(RunEnded(run.tag, run.attempt, "no buffers were offered for it"))
+        try:
+            buffers = self.offers.take(run)
+        except CannotRun as failure:
+            ended(RunEnded(run.tag, run.attempt, str(failure)))
             return
         ring = Ring(run, buffers, [Sender(lane) for lane in to_next], [Receiver(lane) for lane in from_prev])
 

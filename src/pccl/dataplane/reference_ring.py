@@ -17,7 +17,7 @@ from pccl.core.effects import StartRun
 from pccl.core.messages import SEGMENT_BYTES_MAX
 from pccl.dataplane.arithmetic import STORED, Array, Bytes, check, combine, divide
 from pccl.dataplane.buffers import Buffers, Tensor
-from pccl.dataplane.segments import HEADER_BYTES, Cut, Header, Place, seal
+from pccl.dataplane.segments import HEADER_BYTES, Header, Place, Route, seal
 from pccl.types import ReduceOp
 
 SLICE_MS = 50
@@ -108,19 +108,20 @@ class Ring:
         spec = run.spec
         self._run = run
         self._spec = spec
-        self._cut = Cut(spec.count, spec.dtype.itemsize, run.size, run.rank, run.segment_bytes)
-        self._input, self._output = memory(buffers.send), memory(buffers.recv)
-        self._in_place = buffers.send.address == buffers.recv.address
+        cut = (spec.kind, spec.count, spec.dtype.itemsize)
+        self._route = route = Route(*cut, run.size, run.rank, run.root_rank, run.segment_bytes)
+        self._input, self._output = memory(buffers.send), memory(buffers.output)
+        self._in_place = buffers.in_place
         self._senders, self._receivers = senders, receivers
         self._saved: list[tuple[Place, bytes]] = []
         self._ready: deque[tuple[int, int, Bytes]] = deque()  # (hop, index, payload) to be sent
-        hops, cut = range(self._cut.hops), self._cut
-        self._awaited = {(hop, index) for hop in hops for index in range(cut.segments(cut.chunk_received(hop)))}
+        hops = range(route.hops)
+        self._awaited = {(hop, index) for hop in hops for index in range(route.segments(route.chunk_received(hop)))}
         self._unreceived = len(self._awaited)  # received whole; `_awaited` loses a segment with its header
-        self._unsent = sum(cut.segments(cut.chunk_sent(hop)) for hop in hops)
+        self._unsent = sum(route.segments(route.chunk_sent(hop)) for hop in hops)
         self.sent_bytes = self.received_bytes = 0
-        for index in range(cut.segments(run.rank) if cut.hops else 0):
-            self._ready.append((0, index, self._input[cut.place(run.rank, index).bytes]))
+        for index in range(route.segments(route.chunk_sent(0)) if route.hops else 0):
+            self._ready.append((0, index, self._input[self._own(index).within(route.input_begin)]))
 
     @property
     def finished(self) -> bool:
@@ -158,7 +159,7 @@ class Ring:
     def restore(self) -> None:
         """Put back every byte of the input that was overwritten."""
         for place, data in self._saved:
-            self._output[place.bytes] = np.frombuffer(data, np.uint8)
+            self._output[place.within(0)] = np.frombuffer(data, np.uint8)
         self._saved.clear()
 
     # ── sending ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -167,11 +168,23 @@ class Ring:
         if not sender.rest:
             if not self._ready:
                 return False
-            sender.rest = memoryview(self._announced(*self._ready.popleft()))
+            hop, index, payload = self._ready.popleft()
+            if hop == 0 and self._route.reducing_hops == 0 and not self._in_place:
+                # Where nothing is reduced, what we bring is a part of our own result too.
+                self._output[self._own(index).within(self._route.output_begin)] = payload
+            sender.rest = memoryview(self._announced(hop, index, payload))
         sent = sender.send()
         self.sent_bytes += sent
         self._unsent -= not sender.rest
         return sent > 0
+
+    def _own(self, index: int) -> Place:
+        """Where a segment of what we send first lies."""
+        return self._place(self._route.chunk_sent(0), index)
+
+    def _place(self, chunk: int | None, index: int) -> Place:
+        assert chunk is not None, "only chunks that travel have segments"
+        return self._route.place(chunk, index)
 
     def _announced(self, hop: int, index: int, payload: Bytes) -> bytes:
         """A segment as it goes over a lane."""
@@ -200,7 +213,7 @@ class Ring:
 
     def _examine(self, header: Header) -> None:
         """Refuse what cannot be: nothing sensible can follow it."""
-        run, cut, segment = self._run, self._cut, (header.hop, header.index)
+        run, segment = self._run, (header.hop, header.index)
         if header.seal != seal(header):
             raise Failed("a header from the previous peer arrived damaged")
         if not 0 < header.length <= SEGMENT_BYTES_MAX or header.attempt > run.attempt:
@@ -209,7 +222,7 @@ class Ring:
             return
         if header.tag != run.tag or segment not in self._awaited:
             raise Failed("a segment from the previous peer has no place in this run")
-        if header.length != cut.place(cut.chunk_received(header.hop), header.index).length:
+        if header.length != self._place(self._route.chunk_received(header.hop), header.index).length:
             raise Failed("a segment from the previous peer has no place in this run")
         self._awaited.remove(segment)
 
@@ -217,27 +230,29 @@ class Ring:
         """A whole segment is there: check it, reduce it, pass it on."""
         if check(payload) != header.check:
             raise Failed("a segment from the previous peer arrived damaged")
-        place = self._cut.place(self._cut.chunk_received(header.hop), header.index)
-        if header.hop <= self._cut.finishing_hop:
-            payload = self._reduced(header.hop, payload, self._input[place.bytes])
-        if header.hop >= self._cut.finishing_hop:
+        place, hops = self._place(self._route.chunk_received(header.hop), header.index), header.hop + 1
+        if hops <= self._route.reducing_hops:
+            payload = self._reduced(hops, payload, self._input[place.within(self._route.input_begin)])
+        if hops >= self._route.reducing_hops:
             self._write(place, payload)
         self._unreceived -= 1
-        if header.hop + 1 < self._cut.hops:
-            self._ready.append((header.hop + 1, header.index, payload))
+        if hops < self._route.hops:
+            self._ready.append((hops, header.index, payload))
 
-    def _reduced(self, hop: int, received: Bytes, own: Bytes) -> Bytes:
+    def _reduced(self, hops: int, received: Bytes, own: Bytes) -> Bytes:
+        """After so many hops: the last that reduces finishes the chunk."""
         stored, spec = STORED[self._spec.dtype], self._spec
         values: Array = combine(received.view(stored), own.view(stored), spec.dtype, spec.op)
-        if hop == self._cut.finishing_hop and spec.op is ReduceOp.AVG:
-            values = divide(values, spec.dtype, self._cut.size)
+        if hops == self._route.reducing_hops and spec.op is ReduceOp.AVG:
+            values = divide(values, spec.dtype, self._route.size)
         return values.view(np.uint8)
 
     def _write(self, place: Place, payload: Bytes) -> None:
         """Each place is written once; in place, what was there is the input, and is kept."""
+        there = place.within(self._route.output_begin)
         if self._in_place:
-            self._saved.append((place, self._output[place.bytes].tobytes()))
-        self._output[place.bytes] = payload
+            self._saved.append((place, self._output[there].tobytes()))
+        self._output[there] = payload
 
 
 def memory(tensor: Tensor) -> Bytes:

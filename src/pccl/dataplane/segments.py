@@ -1,11 +1,11 @@
 """Where everything is: which chunk travels in which hop, where its segments lie, and what announces them on a lane.
 
-Owns the arithmetic of the ring and the layout of a segment's header (docs/dataplane.md). Pure. Must not know lanes,
-elements' types or what is computed.
+Owns the arithmetic of the ring, for every kind of collective, and the layout of a segment's header
+(docs/dataplane.md). Pure. Must not know lanes, elements' types or what is computed. `native/route.hpp` is its twin.
 
-The elements are cut into as many chunks as there are peers, each chunk into segments. In hop h the peer of rank r sends
-chunk r-h and receives chunk r-h-1, modulo the size of the ring. In the first size-1 hops it adds its own share to what
-it receives; what it has after that is finished, and travels around once more to be copied.
+The elements are cut into chunks, each chunk into segments. In every hop a peer sends one chunk to the next peer and
+receives one from the previous one, and sends on in the next hop what it received in this. In the first hops it may add
+its own share to what it receives; what it has after these is finished, and travels on to be copied.
 """
 
 import struct
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 from msgspec.structs import replace
+
+from pccl.types import CollectiveKind
 
 _LAYOUT = struct.Struct("<QQIIIIQ")
 HEADER_BYTES = _LAYOUT.size
@@ -61,57 +63,105 @@ def _mixed(state: int) -> int:
 
 
 class Place(Struct, frozen=True):
-    """A stretch of the buffers, in bytes."""
+    """A stretch of the whole that is cut, in bytes."""
 
     begin: int
     length: int
 
-    @property
-    def bytes(self) -> slice:
-        return slice(self.begin, self.begin + self.length)
+    def within(self, begin: int) -> slice:
+        """Its bytes in a buffer that holds the whole from `begin` on."""
+        return slice(self.begin - begin, self.begin - begin + self.length)
+
+
+def chunk(count: int, chunks: int, index: int) -> range:
+    """The elements of one of so many chunks, as equal as can be: the first ones have one more."""
+    least, more = divmod(count, chunks)
+    begin = index * least + min(index, more)
+    return range(begin, begin + least + (index < more))
+
+
+def output_count(kind: CollectiveKind, count: int, size: int, rank: int) -> int:
+    """How many elements the peer of this rank ends with when each of so many brings `count`."""
+    match kind:
+        case CollectiveKind.ALL_GATHER:
+            return size * count
+        case CollectiveKind.REDUCE_SCATTER:
+            return len(chunk(count, size, rank))
+        case _:
+            return count
 
 
 @dataclass(frozen=True)
-class Cut:
+class Route:
     """How all peers cut one collective, and what the peer of this rank does with the parts."""
 
+    kind: CollectiveKind
     count: int
+    """Elements that each peer brings."""
     itemsize: int
     size: int
     rank: int
+    root: int
+    """The rank whose tensor a broadcast spreads."""
     segment_bytes: int
 
     @property
     def hops(self) -> int:
-        return 2 * (self.size - 1)
+        return (2 if self.kind is CollectiveKind.ALL_REDUCE else 1) * (self.size - 1)
 
     @property
-    def finishing_hop(self) -> int:
-        """The hop that brings the last share but one: adding our own finishes the chunk."""
-        return self.size - 2
+    def reducing_hops(self) -> int:
+        """In the first so many hops shares are added; adding our own in the last of them finishes the chunk."""
+        reduces = self.kind in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
+        return self.size - 1 if reduces else 0
+
+    def chunk_sent(self, hop: int) -> int | None:
+        return self._sent_by(self.rank, hop)
+
+    def chunk_received(self, hop: int) -> int | None:
+        return self._sent_by((self.rank - 1) % self.size, hop)
+
+    def _sent_by(self, rank: int, hop: int) -> int | None:
+        match self.kind:
+            case CollectiveKind.BROADCAST:  # one chunk, that passes each peer once
+                return 0 if (rank - self.root) % self.size == hop else None
+            case CollectiveKind.REDUCE_SCATTER:  # one earlier, so that chunk r is finished at rank r
+                return (rank - hop - 1) % self.size
+            case _:
+                return (rank - hop) % self.size
 
     @property
     def elements_per_segment(self) -> int:
         return max(1, self.segment_bytes // self.itemsize)
 
-    def chunk_sent(self, hop: int) -> int:
-        return (self.rank - hop) % self.size
+    def segments(self, index: int | None) -> int:
+        """How many a chunk has."""
+        return 0 if index is None else -(-len(self._chunk(index)) // self.elements_per_segment)
 
-    def chunk_received(self, hop: int) -> int:
-        return (self.rank - hop - 1) % self.size
+    def place(self, index: int, segment: int) -> Place:
+        """Where a segment of a chunk lies in the whole that is cut."""
+        elements = self._chunk(index)[segment * self.elements_per_segment :][: self.elements_per_segment]
+        return Place(elements.start * self.itemsize, len(elements) * self.itemsize)
 
-    def chunk_elements(self, chunk: int) -> int:
-        """As equal as can be: the first ones have one more."""
-        return self.count // self.size + (chunk < self.count % self.size)
+    @property
+    def input_begin(self) -> int:
+        """Where in the whole the input begins, in bytes: what a peer brings to an all-gather is its own chunk."""
+        return self._own.start * self.itemsize if self.kind is CollectiveKind.ALL_GATHER else 0
 
-    def chunk_begin(self, chunk: int) -> int:
-        return chunk * (self.count // self.size) + min(chunk, self.count % self.size)
+    @property
+    def output_begin(self) -> int:
+        """The same of the output: what a reduce-scatter leaves is the peer's own chunk."""
+        return self._own.start * self.itemsize if self.kind is CollectiveKind.REDUCE_SCATTER else 0
 
-    def segments(self, chunk: int) -> int:
-        return -(-self.chunk_elements(chunk) // self.elements_per_segment)
+    @property
+    def _own(self) -> range:
+        return self._chunk(self.rank)
 
-    def place(self, chunk: int, index: int) -> Place:
-        """Where a segment lies in the buffers."""
-        first = index * self.elements_per_segment
-        elements = min(self.elements_per_segment, self.chunk_elements(chunk) - first)
-        return Place((self.chunk_begin(chunk) + first) * self.itemsize, elements * self.itemsize)
+    def _chunk(self, index: int) -> range:
+        match self.kind:
+            case CollectiveKind.BROADCAST:
+                return chunk(self.count, 1, index)
+            case CollectiveKind.ALL_GATHER:
+                return chunk(self.count * self.size, self.size, index)
+            case _:
+                return chunk(self.count, self.size, index)

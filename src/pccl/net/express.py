@@ -107,9 +107,8 @@ class Express:
 
     def send(self, effect: SendParcel) -> None:
         """Send the input of a collective to everybody."""
-        buffers = self._data_plane.offers.take(effect.tag)
-        assert buffers is not None, "buffers are offered before the vote"
-        contribution = ctypes.string_at(buffers.send.address, buffers.send.nbytes)
+        given = self._data_plane.offers.find(effect.tag).send
+        contribution = ctypes.string_at(given.address, given.nbytes)
         self._sent = {number: kept for number, kept in self._sent.items() if number >= effect.oldest}
         self._sent[effect.parcel] = contribution
         parcel = wrap(effect.parcel, effect.oldest, contribution, self._data_plane.check(contribution))
@@ -169,13 +168,12 @@ class Express:
         if len(contributions) < len(effect.parcels):
             return
         offers = self._data_plane.offers
-        buffers = offers.take(effect.tag)
-        assert buffers is not None, "buffers are settled after the outcome"
-        if any(len(each) != buffers.recv.nbytes for each in contributions):
+        buffers = offers.find(effect.tag)
+        if any(len(each) != buffers.output.nbytes for each in contributions):
             self._end(effect.attempt, "a parcel does not hold what its sender voted for")
             return
         offers.began(effect.tag, Exchanged(buffers, contributions[effect.rank], len(contributions)))
-        self._data_plane.reduce_all(effect.spec, contributions, buffers.recv)
+        self._data_plane.reduce_all(effect.spec, contributions, buffers.output)
         self._end(effect.attempt, "")
 
     def _find(self, key: LaneKey | None, number: int) -> bytes | None:
