@@ -2,8 +2,8 @@
 //
 // In a ring each chunk is finished in one place and copied, so all peers hold the same bits whatever their machines do.
 // Here each peer computes the result, so it must follow from the contributions alone: they are combined in the order of
-// ranks, operation by operation as IEEE 754 says, and every NaN becomes the same one, since which of two NaN an addition
-// keeps is left to the machine.
+// ranks, operation by operation as IEEE 754 says, and every NaN becomes the same one, since which of two NaN an
+// addition keeps is left to the machine.
 #pragma once
 
 #include <cstddef>

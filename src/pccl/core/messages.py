@@ -36,12 +36,12 @@ class CollectiveSpec(Struct, frozen=True):
     dtype: DataType
     op: ReduceOp
     codec: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_.-]*\Z")] = "none"
-    kind: CollectiveKind = CollectiveKind.ALL_REDUCE
-    root: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
-    """The id of the peer whose tensor a broadcast spreads; empty for every other kind."""
     layout: Annotated[str, Meta(max_length=16, pattern=r"\A[0-9A-Za-z]*\Z")] = ""
     """A digest of how the elements are divided among several tensors; empty for a single one. Without it peers that
     pass different tensors of the same total would add what does not belong together."""
+    kind: CollectiveKind = CollectiveKind.ALL_REDUCE
+    root: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
+    """The id of the peer whose tensor a broadcast spreads; empty for every other kind."""
 
     def __str__(self) -> str:
         root = f" from {self.root[:8]}" if self.root else ""

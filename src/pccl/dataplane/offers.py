@@ -55,9 +55,9 @@ class Offers:
         """Held while a new offer is compared with the others, and when one goes."""
         self._buffers: dict[int, Buffers] = {}
         self._memory: dict[int, tuple[int, int, int, int]] = {}
+        self._complete: dict[int, Buffers] = {}
+        """Of the present attempts: the next one may have a result of another length."""
         self._runs: dict[int, Ran] = {}
-        self._outputs: dict[int, Tensor] = {}
-        """Where the results of runs are; the room for some is found only when they start."""
 
     def offer(self, tag: int, buffers: Buffers) -> None:
         """These buffers are for the collective with this tag."""
@@ -104,7 +104,7 @@ class Offers:
             raise CannotRun(f"no memory for a result of {wanted} x {spec.dtype.name}: {error}") from error
         if (complete.send.count, complete.output.count) != (spec.count, wanted):
             raise CannotRun(f"recv holds {complete.output.count} elements, and the result {wanted}")
-        self._outputs[run.tag] = complete.output
+        self._complete[run.tag] = complete
         return complete
 
     def began(self, tag: int, run: Ran) -> None:
@@ -113,24 +113,27 @@ class Offers:
 
     def settle(self, tag: int, committed: bool) -> Settled:
         """The attempt was answered, so no run works on the buffers any more: keep the result or put the input back."""
+        complete = self._complete.pop(tag, None)
         run = self._runs.pop(tag, None)
         if run is None:
             return Settled()
         if not committed:
             run.restore()
-        traffic = run.traffic
-        return Settled(traffic.sent_bytes, traffic.received_bytes, self._outputs.pop(tag, None))
+        output = None if complete is None else complete.recv
+        return Settled(run.traffic.sent_bytes, run.traffic.received_bytes, output)
 
     def withdraw(self, tag: int) -> None:
         """The call is over; its tag and its memory are free."""
         with self._lock:
             self._buffers.pop(tag, None)
             self._memory.pop(tag, None)
-            self._outputs.pop(tag, None)
 
 
 def _memory(buffers: Buffers) -> tuple[int, int, int, int]:
-    """From where to where it reads, and writes; a result without a place yet disturbs nobody."""
-    send, recv = buffers.send, buffers.recv
-    written = (recv.address, recv.address + recv.nbytes) if recv is not None else (0, 0)
-    return send.address, send.address + send.nbytes, *written
+    """From where to where it reads, and writes."""
+    return *_range(buffers.send), *_range(buffers.recv)
+
+
+def _range(tensor: Tensor | None) -> tuple[int, int]:
+    """What is empty, or not there yet, is in nobody's way."""
+    return (tensor.address, tensor.address + tensor.nbytes) if tensor is not None and tensor.nbytes else (0, 0)

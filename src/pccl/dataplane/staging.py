@@ -6,7 +6,6 @@ arrives in another: the tensors themselves are not touched before `deliver`. Mus
 
 import ctypes
 import hashlib
-import mmap
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from pccl.dataplane.buffers import Buffers, Tensor, apart, tensor
+from pccl.dataplane.buffers import Buffers, Tensor, apart, fresh, tensor
 from pccl.dataplane.device import copy_back, host_copy, on_device
 from pccl.types import DataType
 
@@ -28,22 +27,14 @@ QUICK_BYTES = 256 * 1024
 """To copy so much takes some ten microseconds, less than to wake a thread for it."""
 
 
-class Stretch(Struct, frozen=True):
-    """Memory of our own."""
-
-    memory: Any
-    address: int
-    nbytes: int
-
-
 class Pool:
     """Stretches in use by nobody. Used by any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._free: list[Stretch] = []
+        self._free: list[Tensor] = []
 
-    def take(self, nbytes: int) -> Stretch:
+    def take(self, nbytes: int) -> Tensor:
         """The smallest kept stretch that is long enough, else a new one."""
         with self._lock:
             fitting = [stretch for stretch in self._free if stretch.nbytes >= nbytes]
@@ -51,22 +42,14 @@ class Pool:
                 found = min(fitting, key=lambda stretch: stretch.nbytes)
                 self._free.remove(found)
                 return found
-        return _stretch(nbytes)
+        return fresh(max(1, -(-nbytes // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES, DataType.UINT8)
 
-    def give(self, stretch: Stretch) -> None:
+    def give(self, stretch: Tensor) -> None:
         """Keep it for the next call; the smallest goes when there are too many."""
         with self._lock:
             self._free.append(stretch)
             if len(self._free) > KEPT_MAX:
                 self._free.remove(min(self._free, key=lambda each: each.nbytes))
-
-
-def _stretch(nbytes: int) -> Stretch:
-    length = max(1, -(-nbytes // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES
-    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return Stretch(memory, ctypes.addressof(ctypes.c_char.from_buffer(memory)), length)
 
 
 class Share(Struct, frozen=True):
@@ -91,7 +74,7 @@ class Gathered:
 
     def __init__(self, arrays: Sequence[Any], what: str, pool: Pool) -> None:
         self._pool = pool
-        self._stretches: list[Stretch] = []
+        self._stretches: list[Tensor] = []
         self._places: list[_Place] = []
         self._tensors, self._copies_back = _on_host(arrays, what)
         """Kept, and with them their memory."""
