@@ -25,6 +25,7 @@ from pccl.errors import (
     UsageError,
 )
 from pccl.master_node import MasterNode
+from pccl.shares import Shares, ShareWork
 from pccl.types import (
     Attribute,
     DataType,
@@ -64,6 +65,8 @@ __all__ = [
     "Refused",
     "Result",
     "Retryable",
+    "ShareWork",
+    "Shares",
     "TooFewPeers",
     "UnfinishedCollectives",
     "UsageError",

@@ -11,7 +11,9 @@ from typing import Any, Literal, Self, Unpack, overload
 
 from pccl.config import PeerConfig, PeerLimitSettings, choose_data_plane, configure_logging, switched_on
 from pccl.core.effects import Answer, ArePeersPending, Failure, Request, UpdateTopology
-from pccl.dataplane.device import operands
+from pccl.core.messages import CollectiveSpec
+from pccl.dataplane.buffers import Tensor
+from pccl.dataplane.device import Operands, contribution, operands
 from pccl.dataplane.staging import Gathered, Pool
 from pccl.descriptors import (
     QuantizationOptions,
@@ -23,8 +25,9 @@ from pccl.descriptors import (
 from pccl.errors import UsageError, to_exception
 from pccl.membership import GOODBYE_S, Membership, leave_on_sigterm
 from pccl.net.data_plane import DataPlane
-from pccl.orders import Op, of_descriptor, of_many, of_tensor, operation, total
-from pccl.types import Attribute, PeerId, ReduceInfo, ReduceOp, Result
+from pccl.orders import Op, of_descriptor, of_kind, of_many, of_tensor, operation, total
+from pccl.shares import Shares, ShareWork, root_of
+from pccl.types import Attribute, CollectiveKind, PeerId, ReduceInfo, ReduceOp, Result
 from pccl.work import AsyncReduceHandle, Work
 
 
@@ -268,6 +271,80 @@ class Communicator:
         work = Work(membership.launch(order), self)
         return work if async_op else work.wait()
 
+    # ── other kinds ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def broadcast(
+        self,
+        tensor: Any,
+        root: str | int,
+        *,
+        tag: int = ...,
+        retry: bool = ...,
+        async_op: Literal[False] = ...,
+    ) -> ReduceInfo: ...
+
+    @overload
+    def broadcast(
+        self, tensor: Any, root: str | int, *, tag: int = ..., retry: bool = ..., async_op: Literal[True]
+    ) -> Work: ...
+
+    def broadcast(
+        self, tensor: Any, root: str | int, *, tag: int = 0, retry: bool = False, async_op: bool = False
+    ) -> ReduceInfo | Work:
+        """Give everybody in this group the tensor of one peer, named by its id, or by its rank in the present ring.
+
+        In place on all others, under the rules of `all_reduce`: all have it, or nobody's tensor was touched. When the
+        root is lost it raises `CollectiveAborted`, and the next call with that root `CallMismatch`: name another."""
+        membership, call = self._connected("broadcast"), "broadcast"
+        what = operands(tensor, tensor, call)
+        spec = _spec(CollectiveKind.BROADCAST, what.buffers.send, ReduceOp.SUM, root_of(root, membership.core.ring))
+        work = Work(membership.launch(of_kind(call, tag, spec, what, retry)), self)
+        return work if async_op else work.wait()
+
+    @overload
+    def all_gather(
+        self, tensor: Any, *, tag: int = ..., retry: bool = ..., async_op: Literal[False] = ...
+    ) -> Shares: ...
+
+    @overload
+    def all_gather(self, tensor: Any, *, tag: int = ..., retry: bool = ..., async_op: Literal[True]) -> ShareWork: ...
+
+    def all_gather(
+        self, tensor: Any, *, tag: int = 0, retry: bool = False, async_op: bool = False
+    ) -> Shares | ShareWork:
+        """Give everybody in this group the tensors of all, in the order of `Shares.info.peers`. The result is new
+        memory, since only its start decides how many take part."""
+        what = contribution(tensor, "all_gather")
+        spec = _spec(CollectiveKind.ALL_GATHER, what.buffers.send, ReduceOp.SUM)
+        work = self._share("all_gather", tag, spec, (tensor, what), retry)
+        return work if async_op else work.shares()
+
+    @overload
+    def reduce_scatter(
+        self, tensor: Any, *, op: Op = ..., tag: int = ..., retry: bool = ..., async_op: Literal[False] = ...
+    ) -> Shares: ...
+
+    @overload
+    def reduce_scatter(
+        self, tensor: Any, *, op: Op = ..., tag: int = ..., retry: bool = ..., async_op: Literal[True]
+    ) -> ShareWork: ...
+
+    def reduce_scatter(
+        self, tensor: Any, *, op: Op = ReduceOp.SUM, tag: int = 0, retry: bool = False, async_op: bool = False
+    ) -> Shares | ShareWork:
+        """Reduce a tensor with those of all peers of this group, and give each peer one part of the result: of equal
+        length but for one element, in the order of ranks. `Shares.span` says which part is here."""
+        what = contribution(tensor, "reduce_scatter")
+        spec = _spec(CollectiveKind.REDUCE_SCATTER, what.buffers.send, operation(op, "reduce_scatter"))
+        work = self._share("reduce_scatter", tag, spec, (tensor, what), retry)
+        return work if async_op else work.shares()
+
+    def _share(self, call: str, tag: int, spec: CollectiveSpec, given: tuple[Any, Operands], retry: bool) -> ShareWork:
+        membership, (tensor, what) = self._connected(call), given
+        transaction = membership.launch(of_kind(call, tag, spec, what, retry))
+        return ShareWork(transaction, self, tensor, membership.core.identity.peer)
+
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_attribute(self, attribute: Attribute) -> int:
@@ -331,6 +408,10 @@ def _data_plane(name: str, stall_s: float) -> DataPlane:
     from pccl.dataplane.native import NativePlane
 
     return NativePlane(stall_s)
+
+
+def _spec(kind: CollectiveKind, given: Tensor, op: ReduceOp, root: str = "") -> CollectiveSpec:
+    return CollectiveSpec(given.count, given.dtype, op, kind=kind, root=root)
 
 
 def _value(answer: Answer) -> Answer:

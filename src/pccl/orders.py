@@ -41,6 +41,12 @@ def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, retry: bool) 
     return Order(call, tag, parts, retry, gathered.deliver, gathered.quick, gathered.release)
 
 
+def of_kind(call: str, tag: int, spec: CollectiveSpec, what: Operands, retry: bool) -> Order:
+    """A collective of another kind than an all-reduce."""
+    _check_tag(call, tag)
+    return Order(call, tag, [Part(tag, spec, what.buffers)], retry, what.deliver)
+
+
 def of_descriptor(call: str, described: ReduceOpDescriptor) -> Order:
     """What a script written for PCCL describes; tried until it is done."""
     descriptor, buffers = described.descriptor, described.buffers()

@@ -19,8 +19,8 @@ from typing import Protocol
 
 from pccl.core.effects import Answer, Collective, Committed, Failure, FailureKind
 from pccl.core.messages import CollectiveSpec
-from pccl.dataplane.buffers import Buffers
-from pccl.dataplane.offers import Offers, Traffic
+from pccl.dataplane.buffers import Buffers, Tensor
+from pccl.dataplane.offers import Offers
 from pccl.errors import UsageError, to_exception
 from pccl.types import ReduceInfo
 
@@ -40,6 +40,8 @@ class Part:
     buffers: Buffers
     answer: Answer = None
     """Of its latest attempt."""
+    output: Tensor | None = None
+    """Where its latest result is."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,8 @@ class Transaction:
     def _settle(self) -> None:
         """Keep results, put inputs back."""
         for part in self.order.parts:
-            moved: Traffic = self._membership.offers.settle(part.tag, isinstance(part.answer, Committed))
+            moved = self._membership.offers.settle(part.tag, isinstance(part.answer, Committed))
+            part.output = moved.output or part.output
             self._sent_bytes += moved.sent_bytes
             self._received_bytes += moved.received_bytes
 

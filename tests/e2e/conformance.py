@@ -215,6 +215,30 @@ def plain_buffers(it, check):
     check.result(np.frombuffer(recv, np.uint8), DataType.UINT8, ReduceOp.PROD)
 
 
+def other_kinds(it, check):
+    """Broadcast, all-gather and reduce-scatter, whose results depend on who has which rank."""
+    numbers = it.all_gather(np.array([check.me], np.int64))
+    by_rank = numbers.output[:, 0].tolist()
+    assert sorted(by_rank) == list(range(check.peers))
+    assert by_rank[numbers.info.peers.index(it.peer_id)] == check.me
+    for dtype, count in itertools.product((DataType.FLOAT, DataType.BFLOAT16, DataType.INT8), (*COUNTS, 300_007)):
+        mine = share(check.me, count, dtype)
+        gathered = it.all_gather(as_tensor(mine, dtype), async_op=True).shares(PATIENCE_S)
+        wanted = b"".join(share(number, count, dtype).tobytes() for number in by_rank)
+        assert bytes(memoryview(gathered.output).cast("B") if count else b"") == wanted
+        part = it.reduce_scatter(as_tensor(mine, dtype), op="avg")
+        whole = expected(check.peers, count, dtype, ReduceOp.AVG)
+        assert bytes(memoryview(part.output).cast("B") if len(part.span) else b"") == (
+            whole[part.span.start : part.span.stop].tobytes()
+        )
+        assert mine.tobytes() == share(check.me, count, dtype).tobytes(), "an input was written"
+        for root, number in enumerate(by_rank):
+            spread = share(check.me, count, dtype)
+            it.broadcast(as_tensor(spread, dtype), root if root % 2 else it.ring[root])
+            assert spread.tobytes() == share(number, count, dtype).tobytes()
+            check.reduced += 1
+
+
 SCENES = (
     one_by_one,
     launched,
@@ -223,6 +247,7 @@ SCENES = (
     many_with_pccls_retry,
     one_transaction,
     plain_buffers,
+    other_kinds,
 )
 
 

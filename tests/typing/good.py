@@ -25,6 +25,7 @@ from pccl import (
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
     Result,
+    Shares,
     TooFewPeers,
     Work,
 )
@@ -39,6 +40,10 @@ def calm(gradients: list[np.ndarray[tuple[int], np.dtype[np.float32]]]) -> None:
         assert_type(work, Work)
         assert_type(work.wait(timeout=1.5), ReduceInfo)
         assert_type(work.wait(), ReduceInfo)
+        assert_type(comm.broadcast(gradients[0], 0), ReduceInfo)
+        assert_type(comm.broadcast(gradients[0], comm.ring[0], async_op=True), Work)
+        assert_type(comm.all_gather(gradients[0]), Shares)
+        assert_type(comm.reduce_scatter(gradients[0], op="avg", async_op=True).shares(timeout=1.0), Shares)
         assert_type(work.done(), bool)
         assert_type(work.result(), ReduceInfo)
         assert_type(comm.all_reduce_many(gradients, op="sum", retry=True), ReduceInfo)

@@ -51,7 +51,7 @@ Rule = Callable[[Source], Iterator[str]]
 _SETTINGS = ("types", "core.limits", "errors")
 _BELOW_NET = ("types", "core", "errors", "config", "environment", "wire", "dataplane")
 
-_CALLS = ("descriptors", "transaction", "orders", "membership", "work")
+_CALLS = ("descriptors", "transaction", "orders", "membership", "work", "shares")
 """What the communicator is made of."""
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -69,6 +69,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orders": ("types", "core", "errors", "dataplane", "descriptors", "transaction"),
     "membership": (*_BELOW_NET, "net", "transaction"),
     "work": ("types", "errors", "transaction"),
+    "shares": ("types", "errors", "dataplane", "transaction", "work"),
     "communicator": (*_BELOW_NET, "net", *_CALLS),
     "master_node": (*_BELOW_NET, "net"),
     "": (*_BELOW_NET, "net", *_CALLS, "communicator", "master_node", "cuda"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from pccl.dataplane.buffers import Buffers, buffers
+from pccl.dataplane.buffers import Buffers, buffers, tensor
 
 
 class Operands(Struct, frozen=True):
@@ -31,6 +31,12 @@ def operands(send: Any, recv: Any, call: str) -> Operands:
         return Operands(buffers(source, recv, call))
     target = source if recv is send else host_room(recv)
     return Operands(buffers(source, target, call), partial(copy_back, recv, target))
+
+
+def contribution(array: Any, call: str) -> Operands:
+    """What is only read, and whose result gets room of its own on the CPU."""
+    host = host_copy(array) if on_device(array) else array
+    return Operands(Buffers(tensor(host, f"{call}: tensor", writable=False), None))
 
 
 def on_device(array: Any) -> bool:
