@@ -10,10 +10,10 @@ INSTALLED := .venv/.installed
 NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format demo sim sanitize bench clean
+.PHONY: help test check format demo sim stress-short sanitize bench clean
 
 help: ## this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 test: check ## linters, then all tests (PYTEST_ARGS='tests/unit -x' for some)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -38,6 +38,9 @@ sim: $(INSTALLED) ## the simulator (ARGS='--help' for its options)
 
 bench: $(INSTALLED) ## cost of a vote round, in JSON lines
 	$(BIN)/python bench/control.py $(ARGS)
+
+stress-short: $(INSTALLED) ## 300 kills of real peers, every sum checked, some minutes (ARGS='--seed 7' for others)
+	$(BIN)/pccl stress --peers 4 --kills 300 --kill-every 0.2-0.8 --stop --seed 1 $(ARGS)
 
 sanitize: sanitize-address sanitize-thread ## tests of the native part under both sanitizers (some minutes)
 

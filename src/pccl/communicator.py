@@ -348,7 +348,7 @@ class Communicator:
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_attribute(self, attribute: Attribute) -> int:
-        """A size of the run, as of the latest epoch. Never waits."""
+        """A size of the run, as of the latest epoch; 1 once this peer is kicked. Never waits."""
         sizes = self._connected("get_attribute").core.sizes
         match Attribute(attribute):
             case Attribute.GLOBAL_WORLD_SIZE:

@@ -11,6 +11,7 @@ import threading
 import time
 
 from pccl import Attribute, CollectiveAborted, Communicator, DataType, PCCLError, ReduceOp, TooFewPeers
+from pccl.cli.stress.doom import Doom, Point
 from pccl.core.effects import Collective
 from pccl.core.messages import CollectiveSpec
 from tests.e2e.token_plane import LONG, TokenPlane
@@ -31,6 +32,7 @@ class Actor:
         if descriptors:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
         self.communicator = Communicator(**settings)
+        self.fate = None if token else Doom()
         if token:
             self.communicator._data_plane = TokenPlane(self.run_started)
 
@@ -53,6 +55,8 @@ class Actor:
 
     def connect(self, n_attempts=5):
         self.communicator.connect(n_attempts)
+        if self.fate is not None:
+            self.fate.attach(self.communicator)
         return self.facts()
 
     def update(self):
@@ -117,6 +121,17 @@ class Actor:
             raise
         values = sorted({float(value) for tensor in tensors for value in (tensor.min(), tensor.max())})
         return {"peers": info.peers, "attempts": info.attempts, "values": values}
+
+    def doom(self, point, **arguments):
+        """SIGKILL ourselves at this point of a collective to come."""
+        self.fate.arm(Point[point], **arguments)
+        return {}
+
+    def end_of(self, call, share, **arguments):
+        """Make a call that may fail, with tensors full of our share; what became of each of its tags."""
+        from tests.e2e.ends import make_call
+
+        return {"ends": make_call(self.communicator, call, share, **arguments)}
 
     def conform(self, me, peers):
         """Everything that a peer of a conforming group does."""

@@ -78,7 +78,7 @@ class PeerIdentity(Struct, frozen=True):
 
 
 class Sizes(Struct, frozen=True):
-    """The attributes, as of the latest epoch."""
+    """The attributes, as of the latest epoch; ours alone once we are kicked."""
 
     global_size: int = 0
     group_size: int = 0
@@ -376,6 +376,8 @@ class Peer:
     def _be_kicked(self, reason: str) -> None:
         self._effects.append(CloseMaster())
         if self.accepted:
+            # The others go on without us, for good: loops of the form "while there are others, try again" must end.
+            self.sizes = Sizes(1, 1, 1, 1)
             self._lose(FailureKind.KICKED, f"the master kicked {short(self.identity.peer)}: {reason}")
         else:
             self._lose(FailureKind.REFUSED, f"the master refused {short(self.identity.peer)}: {reason}")

@@ -1,0 +1,115 @@
+"""One peer of a stress run, in a process of its own: joins when told, then steps until it is told to leave, or killed.
+
+Owns the script of a peer and the lines it tells its parent. What breaks it tells in words, and ends. Must not know who
+else is there, or which faults are to come.
+"""
+
+import faulthandler
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from pccl import Communicator, Kicked, PCCLError
+from pccl.cli.stress.caller import Caller
+from pccl.cli.stress.calls import agree, run_step
+from pccl.cli.stress.doom import Doom, Point
+from pccl.cli.stress.values import Wrong
+
+_telling = threading.Lock()
+
+
+def tell(event: str, **facts: object) -> None:
+    """One line for the parent, whole, whichever thread says it."""
+    with _telling:
+        os.write(1, (json.dumps({"event": event, **facts}) + "\n").encode())
+
+
+class StressPeer:
+    """The script."""
+
+    def __init__(self, address: str, seed: int) -> None:
+        self._address = address
+        self._seed = seed
+        self._doom = Doom()
+        self._joined: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._leaving = threading.Event()
+        threading.Thread(target=self._obey, daemon=True).start()
+
+    def _obey(self) -> None:
+        """Orders of the parent. When it is gone there is nobody to report to, and nothing left to do."""
+        for line in sys.stdin:
+            order = json.loads(line)
+            match order.pop("do"):
+                case "join":
+                    self._joined.put(order["founder"])
+                case "die":
+                    self._doom.arm(Point(order["point"]), moved_bytes=order["moved_bytes"], spared=order["spared"])
+                case "leave":
+                    self._leaving.set()
+                    self._joined.put(0)  # If it still waits for its turn, its turn has come.
+        os._exit(1)
+
+    def run(self) -> None:
+        """All of it."""
+        while not self._leaving.is_set():
+            founder = self._joined.get()
+            try:
+                if not self._leaving.is_set():
+                    self._take_part(founder)
+            except Kicked as error:
+                # Stopped for too long; whether it was is for the parent to know. As the error says: join again.
+                tell("kicked", reason=str(error))
+
+    def _take_part(self, founder: int) -> None:
+        tell("at", phase="connect")
+        with Communicator(self._address) as communicator:
+            self._doom.attach(communicator)
+            tell("accepted", peer=communicator.peer_id)
+            self._train(communicator, founder)
+            tell("at", phase="close")
+        tell("left")
+
+    def _train(self, communicator: Communicator, founder: int) -> None:
+        step, last_ended = 0, time.monotonic()
+        fresh = True  # A newcomer begins behind the others' `update_topology`.
+        while not self._leaving.is_set():
+            if not fresh:
+                tell("at", phase="are_peers_pending")
+                if communicator.are_peers_pending():
+                    tell("at", phase="update_topology")
+                    communicator.update_topology()
+            fresh = False
+            tell("at", phase="agree")
+            step = agree(communicator, step, founder, tell)
+            run_step(Caller(communicator, self._seed, step, tell))
+            now = time.monotonic()
+            tell("step", step=step, size=len(communicator.ring), seconds=now - last_ended)
+            step, last_ended = step + 1, now
+
+
+def main() -> int:
+    faulthandler.register(signal.SIGUSR1)  # The parent asks for all stacks when somebody hangs.
+    facts: dict[str, Any] = json.loads(sys.argv[1])
+    peer = StressPeer(facts["address"], facts["seed"])
+    tell("ready")
+    try:
+        peer.run()
+    except (PCCLError, Wrong) as error:
+        traceback.print_exc()
+        tell("broke", what=f"{type(error).__name__}: {error}")
+        return 1
+    except Exception as error:
+        traceback.print_exc()
+        tell("broke", what=f"internal error: {error!r}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

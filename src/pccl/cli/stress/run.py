@@ -1,0 +1,246 @@
+"""A stress run from its first process to its report.
+
+Owns the order of things: keep the number of peers up, let faults strike, hear everybody, let them find together again,
+end. Must not know what a fault is or how results are compared.
+"""
+
+import heapq
+import itertools
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pccl.cli.stress.faults import Faults
+from pccl.cli.stress.fleet import START_S, Fleet, PeerChild
+from pccl.cli.stress.referee import Referee
+
+SPARES = 3
+"""Processes that have started and wait for their turn: how long Python takes to start shall not decide when
+peers join."""
+
+LOOK_S = 0.1
+"""How often bounds are looked at."""
+
+HEAL_STEPS = 3
+"""Steps that all do together when faults have ended."""
+
+FOUNDER_STEPS = 1_000_000
+"""Newcomers that find nobody begin this far beyond the latest step, so that no step has two meanings."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What was asked for."""
+
+    peers: int
+    seconds: float
+    kills: int | None
+    """End after this many, however long it takes."""
+    kill_every: tuple[float, float]
+    stop: bool
+    seed: int
+    silence_s: float
+    bound_s: float
+    """On any wait of a peer that is due to deaths alone."""
+
+
+class Run:
+    """One run. `tick` is called now and then, to show how it goes."""
+
+    def __init__(self, options: Options, fleet: Fleet, tick: Callable[["Run"], None]) -> None:
+        self.options = options
+        self.fleet = fleet
+        # A peer that is stopped for long holds all others up until it is kicked.
+        self.referee = Referee(options.bound_s + (options.silence_s if options.stop else 0.0))
+        self.began_at = time.monotonic()
+        self.state = "starting"
+        self._tick = tick
+        self._numbers = itertools.count()
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._faults = Faults(options.seed, options.silence_s, options.stop, self._after)
+        self._striking = False
+        self._joins_due = 0
+
+    @property
+    def score_kills(self) -> int:
+        """Kills so far."""
+        return sum(self.referee.score.kills.values())
+
+    def run(self) -> None:
+        """All of it; what broke is with the referee."""
+        for _ in range(self.options.peers + SPARES):
+            self.fleet.start_peer()
+        self._listen_until(lambda: self._together(1), START_S + self.referee.bound_s, "find together")
+        self.state, self._striking = "under faults", True
+        self._after(0.0, self._strike)
+        self._listen_until(self._enough, None, "")
+        self.state, self._striking = "healing", False
+        self._listen_until(lambda: not any(peer.doomed or peer.stopped for peer in self.fleet.peers), 60.0, "calm down")
+        done = {peer.number: peer.steps for peer in self.fleet.peers}
+        self._listen_until(lambda: self._healed(done), START_S + self.referee.bound_s, "go on together")
+        self.state = "leaving"
+        self._leave()
+
+    # ── the parts ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _enough(self) -> bool:
+        if self.options.kills is not None:
+            return self.score_kills >= self.options.kills
+        return time.monotonic() > self.began_at + self.options.seconds
+
+    def _together(self, steps: int) -> bool:
+        inside = [peer for peer in self.fleet.peers if peer.stage == "in" and peer.steps >= steps]
+        return len(inside) >= self.options.peers
+
+    def _healed(self, done: dict[int, int]) -> bool:
+        inside = [peer for peer in self.fleet.peers if peer.stage == "in"]
+        size = {peer.size for peer in inside}
+        all_stepped = all(peer.steps >= done.get(peer.number, 0) + HEAL_STEPS for peer in inside)
+        return len(inside) >= self.options.peers and all_stepped and size == {len(inside)}
+
+    def _leave(self) -> None:
+        for peer in list(self.fleet.peers):
+            if peer.stage in ("starting", "spare"):
+                peer.doomed = "a spare"
+                peer.child.signal(signal.SIGKILL)
+            else:
+                peer.stage = "leaving"
+                peer.child.order("leave")
+        self._listen_until(lambda: not self.fleet.peers, self.referee.bound_s, "leave")
+        if not self.referee.broken:
+            self.fleet.master.signal(signal.SIGTERM)
+            status = self.fleet.master.process.wait(self.referee.bound_s)
+            if status != 0:
+                self.referee.break_off(f"the master ended with status {status}", self.fleet.master.log)
+
+    def _strike(self) -> None:
+        if not self._striking:
+            return
+        kind = self._faults.strike(self.fleet.peers)
+        if "stop" in kind:
+            self.referee.score.others[kind] += 1
+        self._after(self._faults.pause(*self.options.kill_every), self._strike)
+
+    def _keep_the_number(self) -> None:
+        coming = [peer for peer in self.fleet.peers if peer.stage in ("joining", "in") and not peer.doomed]
+        for _ in range(self.options.peers - len(coming) - self._joins_due):
+            self._joins_due += 1
+            self._after(self._faults.join_delay() if self._striking else 0.0, self._join)
+        waiting = [peer for peer in self.fleet.peers if peer.stage in ("starting", "spare")]
+        if len(waiting) < SPARES and self.state != "leaving":
+            self.fleet.start_peer()
+
+    def _join(self) -> None:
+        spare = next((peer for peer in self.fleet.peers if peer.stage == "spare"), None)
+        if spare is None:
+            self._after(LOOK_S, self._join)
+            return
+        self._joins_due -= 1
+        spare.stage = "joining"
+        self.referee.score.joins += 1
+        self._order_join(spare)
+        if self._striking:
+            self._faults.greet(spare)
+
+    def _order_join(self, peer: PeerChild) -> None:
+        peer.heard_at = time.monotonic()
+        latest = self.referee.latest_step
+        peer.child.order("join", founder=latest + FOUNDER_STEPS if latest else 1)
+
+    # ── time and lines ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _after(self, seconds: float, do: Callable[[], None]) -> None:
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._numbers), do))
+
+    def _listen_until(self, holds: Callable[[], bool], limit_s: float | None, what: str) -> None:
+        """Hear peers, run timers, look at bounds, until it holds or something broke."""
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        while not self.referee.broken and not holds():
+            if self.state != "leaving":
+                self._keep_the_number()
+            while self._timers and self._timers[0][0] <= time.monotonic():
+                heapq.heappop(self._timers)[2]()
+            due = self._timers[0][0] - time.monotonic() if self._timers else LOOK_S
+            for peer, said in self.fleet.hear(max(0.0, min(LOOK_S, due))):
+                self._hear(peer, said)
+            self._look_at_bounds()
+            if deadline is not None and time.monotonic() > deadline:
+                self.referee.break_off(f"the peers did not {what} within {limit_s:g} s", self.fleet.master.log)
+            self._tick(self)
+        if self.referee.broken:
+            self.fleet.write_stacks()
+
+    def _look_at_bounds(self) -> None:
+        if self.fleet.master.process.poll() is not None:
+            status = self.fleet.master.process.returncode
+            self.referee.break_off(f"the master ended with status {status}", self.fleet.master.log)
+        now = time.monotonic()
+        for peer in self.fleet.peers:
+            if peer.stopped or peer.stage == "spare":
+                peer.heard_at = now
+            bound_s = START_S if peer.stage == "starting" else self.referee.bound_s
+            if now - peer.heard_at > bound_s:
+                what = f"{peer.name} has said nothing for {bound_s:g} s; the last was {peer.phase}, step {peer.step}"
+                self.referee.break_off(what, peer.child.log)
+
+    def _hear(self, peer: PeerChild, said: dict[str, Any] | None) -> None:
+        now = time.monotonic()
+        peer.heard_at = now
+        if said is None:
+            self._ended(peer)
+            return
+        score, log = self.referee.score, peer.child.log
+        match said["event"]:
+            case "ready":
+                peer.stage = peer.phase = "spare"
+            case "at":
+                peer.phase, peer.step = said["phase"], said.get("step", peer.step)
+            case "accepted":
+                peer.stage, peer.peer, peer.steps = "in", said["peer"], 0
+            case "committed":
+                self.referee.committed(peer.name, said, log, peer.late_s)
+            case "aborted":
+                score.aborted[said["kind"]] += 1
+                self.referee.waited(peer.name, said, log, peer.late_s)
+            case "alone":
+                score.alone += 1
+            case "step":
+                peer.steps += 1
+                peer.size = said["size"]
+                if not peer.stopped:
+                    self._back(peer)
+                self.referee.step_ended(said["step"], now)
+            case "kicked":
+                self._kicked(peer, said)
+            case "left":
+                peer.phase = "left"
+            case "broke":
+                self.referee.break_off(f"{peer.name}: {said['what']}", log)
+
+    def _back(self, peer: PeerChild) -> None:
+        """It has done a step since it was last stopped, if it ever was."""
+        if peer.kick_due and peer.size > 1:
+            late = f"{peer.name} was stopped for {peer.late_s:.1f} s while others waited, and was not kicked"
+            self.referee.break_off(late, self.fleet.master.log)
+        peer.kick_due, peer.late_s = False, 0.0
+
+    def _kicked(self, peer: PeerChild, said: dict[str, Any]) -> None:
+        if not peer.kick_due:
+            self.referee.break_off(f"{peer.name} was kicked for nothing: {said['reason']}", peer.child.log)
+            return
+        peer.kick_due, peer.late_s, peer.stage = False, 0.0, "joining"
+        self.referee.score.kicks += 1
+        self._order_join(peer)
+
+    def _ended(self, peer: PeerChild) -> None:
+        status = self.fleet.bury(peer)
+        if status == -signal.SIGKILL and peer.doomed:
+            if peer.doomed != "a spare":
+                self.referee.score.kills[peer.doomed] += 1
+                self.referee.score.phases[peer.phase] += 1
+        elif not (status == 0 and peer.stage == "leaving" and peer.phase == "left"):
+            self.referee.break_off(
+                f"{peer.name} ended with status {status} in {peer.phase}, and nobody had killed it", peer.child.log
+            )

@@ -1,0 +1,120 @@
+"""The stress tool itself: what it checks has teeth, and what it draws follows from the seed."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pccl.cli.stress import _range, _replay, add_arguments
+from pccl.cli.stress.faults import WEIGHTS, Faults
+from pccl.cli.stress.referee import Referee
+from pccl.cli.stress.values import Tensor, Wrong
+
+LOG = Path("peer.log")
+PEERS = ["a" * 32, "b" * 32, "c" * 32]
+
+
+def tensor(count=3000, dtype="float32"):
+    return Tensor(step=5, tag=2, part=0, count=count, dtype=dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "float64"])
+def test_a_sum_is_that_of_the_contributions(dtype):
+    it = tensor(dtype=dtype)
+    it.check_sum(sum(it.of(peer) for peer in PEERS), PEERS)
+
+
+@pytest.mark.parametrize("damage", [0, 1, 2999])
+def test_one_wrong_element_is_found(damage):
+    it = tensor()
+    found = it.sum_of(PEERS)
+    found[damage] += 1
+    with pytest.raises(Wrong, match=f"wrong in 1 of 3000 elements from {damage}"):
+        it.check_sum(found, PEERS)
+
+
+def test_a_share_too_few_too_many_or_of_another_step_is_found():
+    it = tensor()
+    for found in (it.sum_of(PEERS[:2]), it.sum_of([*PEERS, PEERS[0]]), Tensor(4, 2, 0, 3000, "float32").sum_of(PEERS)):
+        with pytest.raises(Wrong):
+            it.check_sum(found, PEERS)
+
+
+def test_moved_segments_are_found():
+    it = tensor(count=300_000)
+    with pytest.raises(Wrong):
+        it.check_sum(np.roll(it.sum_of(PEERS), 65536), PEERS)
+
+
+def test_an_input_that_is_not_put_back_is_found():
+    it = tensor()
+    it.check_intact(it.of(PEERS[0]), PEERS[0])
+    with pytest.raises(Wrong, match="the input after a failure"):
+        it.check_intact(it.sum_of(PEERS[:2]), PEERS[0])
+
+
+def committed(digest="d", peers=("a", "b"), attempts=1, seconds=0.1):
+    return {
+        "kind": "small",
+        "step": 1,
+        "tag": 1,
+        "digest": digest,
+        "peers": list(peers),
+        "attempts": attempts,
+        "seconds": seconds,
+    }
+
+
+@pytest.mark.parametrize("other", [{"digest": "e"}, {"peers": ("a",)}, {"attempts": 2}])
+def test_results_that_differ_between_peers_are_found(other):
+    referee = Referee(bound_s=1.0)
+    referee.committed("peer 1", committed(), LOG, 0.0)
+    referee.committed("peer 2", committed(), LOG, 0.0)
+    assert (referee.broken, referee.score.compared) == ([], 1)
+    referee.committed("peer 3", committed(**other), LOG, 0.0)
+    assert "step 1 tag 1 (small) differs" in referee.broken[0]
+    assert str(LOG) in referee.broken[0]
+
+
+def test_a_wait_beyond_its_bound_is_found_unless_the_peer_was_stopped():
+    referee = Referee(bound_s=1.0)
+    referee.committed("peer 1", committed(seconds=2.5), LOG, late_s=2.0)
+    assert referee.broken == []
+    referee.committed("peer 2", committed(seconds=2.5), LOG, late_s=0.0)
+    assert "peer 2 waited 2.5 s in small" in referee.broken[0]
+
+
+def test_pauses_are_between_the_first_ends_of_steps():
+    referee = Referee(bound_s=1.0)
+    for step, now in [(1, 0.0), (1, 5.0), (2, 6.0), (3, 6.5)]:
+        referee.step_ended(step, now)
+    assert (referee.score.steps, referee.score.longest_pause_s) == (3, 6.0)
+
+
+def test_faults_follow_from_the_seed():
+    def drawn(seed):
+        faults = Faults(seed, 4.0, True, lambda seconds, do: None)
+        return [faults.pause(0.2, 1.0) for _ in range(5)], faults._kinds
+
+    assert drawn(1) == drawn(1) != drawn(2)
+    assert drawn(1)[1] == list(WEIGHTS)
+
+
+def test_a_broken_run_names_the_command_that_replays_it():
+    import argparse
+
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    chosen = parser.parse_args(["--peers", "5", "--kills", "9", "--kill-every", "0.1-2", "--stop"])
+    assert _replay(chosen, 77) == (
+        "pccl stress --peers 5 --seed 77 --kills 9 --kill-every 0.1-2 --silence 4 --bound 15 --stop"
+    )
+    assert vars(parser.parse_args(_replay(chosen, 77).split()[2:])) == {**vars(chosen), "seed": 77}
+
+
+@pytest.mark.parametrize("text", ["x", "2-1", "-1", "1-x"])
+def test_nonsense_for_kill_every_is_refused(text):
+    import argparse
+
+    with pytest.raises(argparse.ArgumentTypeError):
+        _range(text)
