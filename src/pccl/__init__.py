@@ -20,11 +20,13 @@ from pccl.errors import (
     ProtocolError,
     Refused,
     Retryable,
+    SyncFailed,
     TooFewPeers,
     UnfinishedCollectives,
     UsageError,
 )
 from pccl.master_node import MasterNode
+from pccl.shared_state import SharedState, SharedStateSyncInfo, TensorInfo
 from pccl.shares import Shares, ShareWork
 from pccl.types import (
     Attribute,
@@ -36,6 +38,7 @@ from pccl.types import (
     ReduceInfo,
     ReduceOp,
     Result,
+    SharedStateSyncStrategy,
 )
 from pccl.work import AsyncReduceHandle, Work
 
@@ -66,7 +69,12 @@ __all__ = [
     "Result",
     "Retryable",
     "ShareWork",
+    "SharedState",
+    "SharedStateSyncInfo",
+    "SharedStateSyncStrategy",
     "Shares",
+    "SyncFailed",
+    "TensorInfo",
     "TooFewPeers",
     "UnfinishedCollectives",
     "UsageError",

@@ -10,10 +10,11 @@ from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
 
 from pccl.config import PeerConfig, PeerLimitSettings, choose_data_plane, configure_logging, switched_on
-from pccl.core.effects import Answer, ArePeersPending, Failure, Request, UpdateTopology
+from pccl.core.effects import Answer, ArePeersPending, Failure, InSync, Request, SyncShared, UpdateTopology
 from pccl.core.messages import CollectiveSpec
 from pccl.dataplane.buffers import Tensor
 from pccl.dataplane.device import Operands, contribution, operands
+from pccl.dataplane.manifest import Holding
 from pccl.dataplane.staging import Gathered, Pool
 from pccl.descriptors import (
     QuantizationOptions,
@@ -26,8 +27,9 @@ from pccl.errors import UsageError, to_exception
 from pccl.membership import GOODBYE_S, Membership, leave_on_sigterm
 from pccl.net.data_plane import DataPlane
 from pccl.orders import Op, of_descriptor, of_kind, of_many, of_tensor, operation, total
+from pccl.shared_state import SharedState, SharedStateSyncInfo, hashed
 from pccl.shares import Shares, ShareWork, root_of
-from pccl.types import Attribute, CollectiveKind, PeerId, ReduceInfo, ReduceOp, Result
+from pccl.types import Attribute, CollectiveKind, PeerId, ReduceInfo, ReduceOp, Result, SharedStateSyncStrategy
 from pccl.work import AsyncReduceHandle, Work
 
 
@@ -344,6 +346,36 @@ class Communicator:
         membership, (tensor, what) = self._connected(call), given
         transaction = membership.launch(of_kind(call, tag, spec, what, retry))
         return ShareWork(transaction, self, tensor, membership.core.identity.peer)
+
+    # ── shared state ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def sync_shared_state(
+        self,
+        shared_state: SharedState,
+        strategy: SharedStateSyncStrategy = SharedStateSyncStrategy.ENFORCE_POPULAR,
+    ) -> SharedStateSyncInfo:
+        """Make sure that all peers of this group hold the same state, and let those that do not have it.
+
+        All of them call it, with no collective unfinished. The highest revision wins, among equals the most popular
+        content; who lacks it pulls it from those who have it, and `revision` is set to the elected one. For a peer in
+        step `rx_bytes` is 0. Tensors must not be written while it runs.
+
+        Raises `SyncFailed` on every peer when somebody did not get it: call it again, and only what is missing is
+        fetched. A failed call leaves each chunk of 4 MiB of a tensor either as it was or as elected. Raises
+        `CallMismatch` for a peer whose entries differ from the elected ones in name, type or length; others go on."""
+        membership = self._connected("sync_shared_state")
+        manifest, entries = hashed(shared_state)
+        how, digests = SharedStateSyncStrategy(strategy), (manifest.layout, manifest.content)
+        request = SyncShared(shared_state.revision, how, *digests)
+        answer, traffic = membership.sync(Holding(entries, manifest), request)
+        if traffic.received_bytes:
+            shared_state.take()
+        if isinstance(answer, Failure) and answer.revision is not None:
+            shared_state.revision = answer.revision  # this peer has it; others do not
+        answer = _value(answer)
+        assert isinstance(answer, InSync), "a sync is answered with what is held"
+        shared_state.revision = answer.revision
+        return SharedStateSyncInfo(traffic.sent_bytes, traffic.received_bytes)
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────────────────
 

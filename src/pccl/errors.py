@@ -6,7 +6,8 @@
     │  └─ UnfinishedCollectives   wait for your handles first
     ├─ Retryable         the communicator lives, buffers are as they were: refresh the topology and try again
     │  ├─ CollectiveAborted(tag, lost_peers)
-    │  └─ TooFewPeers
+    │  ├─ TooFewPeers
+    │  └─ SyncFailed     except for the chunks that were received: they are kept
     └─ MembershipLost    build a new Communicator and sync the shared state
        ├─ MasterLost   the master is gone or cannot be reached
        ├─ Refused      not admitted, and why
@@ -85,6 +86,13 @@ class TooFewPeers(Retryable):
     result = Result.TOO_FEW_PEERS
 
 
+class SyncFailed(Retryable):
+    """This peer does not hold what the group elected; the text says why. What was received so far is kept in the
+    tensors, chunk by chunk verified, and the next call fetches only the rest."""
+
+    result = Result.INVALID_USAGE
+
+
 class MembershipLost(PCCLError):
     """This communicator is out of the run: build a new one and sync the shared state."""
 
@@ -122,6 +130,7 @@ _EXCEPTIONS: dict[FailureKind, Callable[[Failure], PCCLError]] = {
     FailureKind.KICKED: lambda f: Kicked(f.reason),
     FailureKind.MASTER_LOST: lambda f: MasterLost(f.reason),
     FailureKind.PROTOCOL: lambda f: ProtocolError(f.reason),
+    FailureKind.SYNC_FAILED: lambda f: SyncFailed(f.reason),
     FailureKind.CLOSED: lambda f: UsageError(f.reason),
 }
 

@@ -19,9 +19,10 @@ from types import FrameType
 from msgspec import structs
 
 from pccl.config import PeerConfig
-from pccl.core.effects import Answer, Collective, Failure, FailureKind, Request, WaitAccepted
+from pccl.core.effects import Answer, Collective, Failure, FailureKind, Request, SyncShared, WaitAccepted
 from pccl.core.peer import Peer, PeerIdentity
-from pccl.dataplane.offers import Offers
+from pccl.dataplane.manifest import Holding
+from pccl.dataplane.offers import Offers, Traffic
 from pccl.errors import MasterLost, ProtocolError, TooFewPeers, UnfinishedCollectives, UsageError
 from pccl.net.bounds import peer_bounds
 from pccl.net.data_plane import DataPlane
@@ -121,8 +122,22 @@ class Membership:
         except LoopEnded:
             return _CLOSED
 
+    def sync(self, holding: Holding, request: SyncShared) -> tuple[Answer, Traffic]:
+        """Sync a state; also how many bytes of it moved."""
+        shell = self._shell
+        assert shell is not None, "calls follow connect"
+        self._check_alone("sync_shared_state")
+        try:
+            return self._thread.run(_sync(shell, holding, request))
+        except LoopEnded:
+            return _CLOSED, Traffic()
+
     def call_alone(self, what: str, request: Request) -> Answer:
-        """The same for a call that must find no collective of ours unfinished."""
+        """Like `call`, for one that must find no collective of ours unfinished."""
+        self._check_alone(what)
+        return self.call(request)
+
+    def _check_alone(self, what: str) -> None:
         with self._counting:
             tags = sorted(transaction.order.tag for transaction in self._transactions)
         if tags:
@@ -130,7 +145,6 @@ class Membership:
             raise UnfinishedCollectives(
                 f"{what}: wait for all collectives first; unfinished are those with tag {first}"
             )
-        return self.call(request)
 
     def launch(self, order: Order) -> Transaction:
         """Begin a transaction; it goes on by itself. Raises what can be known to be wrong before the vote."""
@@ -217,6 +231,13 @@ def _tell(reason: str) -> None:
 
 
 # ── the end of the process ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _sync(shell: PeerShell, holding: Holding, request: SyncShared) -> tuple[Answer, Traffic]:
+    shell.transfers.offer(holding)
+    answer = await shell.call(request)
+    return answer, shell.transfers.settle()
+
 
 _living: "weakref.WeakSet[Membership]" = weakref.WeakSet()
 """Memberships that have not left yet."""

@@ -174,6 +174,14 @@ class QuantizationAlgorithm(IntEnum):
     ZERO_POINT_SCALE = 2
 
 
+class SharedStateSyncStrategy(IntEnum):
+    """Whose content may win in `sync_shared_state`, and who takes it over."""
+
+    ENFORCE_POPULAR = 0
+    RECEIVE_ONLY = 1
+    SEND_ONLY = 2
+
+
 class Attribute(IntEnum):
     GLOBAL_WORLD_SIZE = 1
     LOCAL_WORLD_SIZE = 2

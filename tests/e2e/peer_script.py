@@ -14,6 +14,7 @@ from pccl import Attribute, CollectiveAborted, Communicator, DataType, PCCLError
 from pccl.cli.stress.doom import Doom, Point
 from pccl.core.effects import Collective
 from pccl.core.messages import CollectiveSpec
+from tests.e2e.state_actor import StateActor
 from tests.e2e.token_plane import LONG, TokenPlane
 
 STEP_S = 0.01
@@ -25,7 +26,7 @@ def tell(event, **facts):
         os.write(1, (json.dumps({"event": event, **facts}) + "\n").encode())
 
 
-class Actor:
+class Actor(StateActor):
     def __init__(self, settings):
         token = settings.pop("token", True)
         descriptors = settings.pop("descriptors", None)

@@ -15,6 +15,7 @@ from tests.simulation.violation import Violation
 if TYPE_CHECKING:
     from tests.simulation.peer_host import PeerHost
     from tests.simulation.plane import Part
+    from tests.simulation.transfer import Transfer
 
 LaneKey = tuple[int, int]
 """(link, lane)"""
@@ -35,6 +36,8 @@ class LaneEnd:
         self.carries_parcels = False
         self.part: Part | None = None
         """The run that this end is lent to."""
+        self.transfer: Transfer | None = None
+        """The transfer that it is lent to."""
 
     def close(self, cause: str) -> None:
         """Close it from here."""
@@ -128,10 +131,9 @@ def close(host: "PeerHost", key: LaneKey) -> None:
     """Close a lane, if it is there."""
     end = host.lanes.get(key)
     if end is not None:
-        if end.part is not None:
-            raise Violation(
-                "one owner", f"{host.name} closes lane {key} while attempt {end.part.effect.attempt} has it"
-            )
+        owner = end.part or end.transfer
+        if owner is not None:
+            raise Violation("one owner", f"{host.name} closes lane {key} while attempt {owner.effect.attempt} has it")
         del host.lanes[key]
         end.close("closed")
 
@@ -143,6 +145,8 @@ def _ended(end: LaneEnd, cause: str) -> None:
         return
     if end.part is not None:
         host.theatre.plane.lane_broke(end, cause)
+    elif end.transfer is not None:
+        end.transfer.lane_broke(end, cause)
     elif not end.stands:
         _give_up(end, cause)
     else:

@@ -22,8 +22,11 @@ from pccl.core.messages import (
     PendingAnswer,
     RefusedCollective,
     RefusedPending,
+    RefusedSync,
     RefusedTopology,
     Start,
+    Synced,
+    SyncState,
     ToMaster,
     ToPeer,
     Topology,
@@ -48,6 +51,9 @@ class Known:
         self.updating = False
         self.asking = False
         self.initiated: dict[int, CollectiveSpec] = {}
+        self.claim: SyncState | None = None
+        self.synced = 0
+        """The last sync that put it in step."""
         self.links: dict[int, LinkSpec] = {}
         """Links of the last `Wire` sent."""
         self.up: set[int] = set()
@@ -55,7 +61,7 @@ class Known:
     @property
     def waits(self) -> bool:
         """It has called something that the master has not answered."""
-        return self.updating or self.asking or bool(self.initiated) or self.topology is None
+        return self.updating or self.asking or bool(self.initiated) or self.topology is None or self.claim is not None
 
 
 class Attempt:
@@ -121,6 +127,8 @@ class Ledger:
                 self.attempts[number].reports[known.peer] = True
             case Failed(_, number) if self._takes_part(known, number):
                 self.attempts[number].reports[known.peer] = False
+            case SyncState():
+                known.claim = message
             case LinkUp(link) if link in known.links:
                 known.up.add(link)
             case LinkDown(link):
@@ -153,12 +161,16 @@ class Ledger:
                 known.updating = False
             case PendingAnswer() | RefusedPending():
                 known.asking = False
+            case Synced(attempt):
+                known.claim, known.synced = None, attempt
+            case RefusedSync():
+                known.claim = None
             case RefusedCollective(tag):
                 known.initiated.pop(tag, None)
             case Start(_, number):
-                attempt = self.attempts.setdefault(number, Attempt(message, known.group))
-                attempt.participants[known.peer] = known
-                self.running[number] = attempt
+                started = self.attempts.setdefault(number, Attempt(message, known.group))
+                started.participants[known.peer] = known
+                self.running[number] = started
             case Outcome(tag, number):
                 known.initiated.pop(tag, None)
                 self.attempts[number].outcome = message

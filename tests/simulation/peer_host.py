@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pccl.core.effects import (
     AbortRun,
+    AbortTransfer,
     AcceptLane,
     Call,
     CarryParcels,
@@ -25,12 +26,13 @@ from pccl.core.effects import (
     SendParcel,
     StartExchange,
     StartRun,
+    StartTransfer,
 )
 from pccl.core.messages import LinkSpec, ToMaster, Topology, Wire
 from pccl.core.peer import Peer, PeerIdentity
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
-from tests.simulation import exchange, lanes
+from tests.simulation import exchange, lanes, transfer
 from tests.simulation.host import Host
 from tests.simulation.lanes import LaneEnd, LaneKey
 from tests.simulation.network import Connection
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from tests.simulation.people import Person
     from tests.simulation.plane import Part
     from tests.simulation.theatre import Theatre
+    from tests.simulation.transfer import Transfer
 
 
 class PeerHost(Host):
@@ -66,6 +69,11 @@ class PeerHost(Host):
         """What was last sent in a parcel for each tag."""
         self.exchanges: dict[int, Part] = {}
         """Those that wait for parcels, by attempt."""
+        self.transfers: dict[int, Transfer] = {}
+        """By attempt."""
+        self.revision = 0
+        self.word = b"fresh %10d" % len(theatre.hosts_by_name)
+        """What it holds as its shared state; sixteen bytes, so that it is its own digest."""
         self.wired: dict[int, LinkSpec] = {}
         self._reader = FrameReader(TO_PEER_FRAME_MAX)
         self._numbers = 0
@@ -151,6 +159,10 @@ class PeerHost(Host):
                 exchange.send(self, effect)
             case StartExchange():
                 exchange.start(theatre.plane, self, effect)
+            case StartTransfer():
+                transfer.start(self, effect)
+            case AbortTransfer():
+                transfer.abort(self, effect)
             case AbortRun():
                 theatre.plane.abort(self, effect)
             case CloseMaster():

@@ -5,6 +5,7 @@ concerns: a newcomer starts with the collectives, which is what the others do af
 "aborted" tries that tag again while its group has others; nobody looks at anything else.
 """
 
+import hashlib
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
@@ -16,13 +17,15 @@ from pccl.core.effects import (
     Collective,
     Failure,
     FailureKind,
+    InSync,
     Request,
     SayGoodbye,
+    SyncShared,
     UpdateTopology,
     WaitAccepted,
 )
 from pccl.core.messages import CollectiveSpec
-from pccl.types import DataType, ReduceOp
+from pccl.types import DataType, ReduceOp, SharedStateSyncStrategy
 from tests.simulation.plan import Plan, Style
 
 if TYPE_CHECKING:
@@ -31,8 +34,12 @@ if TYPE_CHECKING:
 LONG_THOUGHT_S = 100.0
 """A trainer may compute for longer than every limit of the protocol."""
 
-_STAYS = (FailureKind.ABORTED, FailureKind.TOO_FEW_PEERS, FailureKind.MISMATCH)
+_STAYS = (FailureKind.ABORTED, FailureKind.TOO_FEW_PEERS, FailureKind.MISMATCH, FailureKind.SYNC_FAILED)
 """Failures after which a person goes on; all others end its membership."""
+
+
+LAYOUT = bytes(16)
+"""Everybody's."""
 
 
 class Think(Struct, frozen=True):
@@ -157,7 +164,10 @@ def train(person: Person) -> Script:
     yield from _ask(WaitAccepted())
     while True:
         try:
+            if person.theatre.plan.syncs:
+                yield from _sync(person)
             pending = yield from _collectives(person)
+            _learn(person)
             yield from _think(person)
             yield from _renew(person, pending)
         except OutOfStep:
@@ -208,6 +218,33 @@ def _collectives(person: Person) -> Generator[Think | Ask, tuple[Answer, ...], b
         if len(person.host.core.ring) < 2:
             break
     return pending
+
+
+def _sync(person: Person) -> Script:
+    """Hold what the others hold, again and again until that is so."""
+    host, random = person.host, person.theatre.random
+    if host.revision == 0 and random.random() < person.theatre.plan.checkpoints:
+        host.revision = random.randrange(1, 30)
+        host.word = b"checkpoint %5d" % host.revision
+    while True:
+        shy = host.revision == 0 and len(host.core.ring) > 1 and _strays(person)
+        strategy = SharedStateSyncStrategy.RECEIVE_ONLY if shy else SharedStateSyncStrategy.ENFORCE_POPULAR
+        (answer,) = yield from _ask(SyncShared(host.revision, strategy, LAYOUT, host.word))
+        if isinstance(answer, InSync):
+            host.revision = answer.revision
+            return
+        if isinstance(answer, Failure) and answer.revision is not None:
+            host.revision = answer.revision  # Others lack it, so they may have it of us the next time.
+
+
+def _learn(person: Person) -> None:
+    """An optimizer step, which gives everybody the same, or should."""
+    host, random = person.host, person.theatre.random
+    host.revision += 1
+    if random.random() < person.theatre.plan.divergence and person.theatre.acting:
+        host.word = random.randbytes(16)
+    else:
+        host.word = hashlib.blake2b(host.word, digest_size=16).digest()
 
 
 def _renew(person: Person, pending: bool) -> Script:

@@ -51,6 +51,12 @@ class Plan(Struct, frozen=True, kw_only=True):
     short_tags: int
     """0: the even tags are those of tensors that are short enough to travel with the votes; 1: the odd ones."""
     style: Style
+    syncs: bool
+    """A shared state is synced in every step."""
+    divergence: float
+    """Probability per step that a peer computes something else than the others."""
+    checkpoints: float
+    """Probability that a peer comes with the state of an earlier run."""
     strays: float
     """Probability per step that a person does something else than the others."""
     distance_s: float
@@ -135,6 +141,9 @@ def _troubled(random: Random) -> Plan:
         tags=random.choice((1, 1, 2, 3, 6)),
         short_tags=random.choice((0, 1)),
         style=random.choice(list(Style)),
+        syncs=random.random() < 0.5,
+        divergence=random.choice((0.0, 0.0, 0.2)),
+        checkpoints=random.choice((0.0, 0.3)),
         strays=random.choice((0.0, 0.0, 0.0, 0.1)),
         distance_s=random.choice((0.0002, 0.005, 0.05, 0.15)),
         jitter_s=random.choice((0.0001, 0.005, 0.05)),
@@ -169,6 +178,9 @@ def by_hand() -> Plan:
         tags=0,
         short_tags=0,
         style=Style.UPDATE,
+        syncs=False,
+        divergence=0.0,
+        checkpoints=0.0,
         strays=1.0,
         distance_s=0.0,
         jitter_s=0.0,

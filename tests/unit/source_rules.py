@@ -51,7 +51,7 @@ Rule = Callable[[Source], Iterator[str]]
 _SETTINGS = ("types", "core.limits", "errors")
 _BELOW_NET = ("types", "core", "errors", "config", "environment", "wire", "dataplane")
 
-_CALLS = ("descriptors", "transaction", "orders", "membership", "work", "shares")
+_CALLS = ("descriptors", "transaction", "orders", "membership", "work", "shares", "shared_state")
 """What the communicator is made of."""
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -70,6 +70,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "membership": (*_BELOW_NET, "net", "transaction"),
     "work": ("types", "errors", "transaction"),
     "shares": ("types", "errors", "dataplane", "transaction", "work"),
+    "shared_state": ("types", "errors", "dataplane", "training.state"),
     "communicator": (*_BELOW_NET, "net", *_CALLS),
     "master_node": (*_BELOW_NET, "net"),
     "": (*_BELOW_NET, "net", *_CALLS, "communicator", "master_node", "cuda"),
@@ -334,7 +335,7 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
-CORE_LINES_MAX = 2600
+CORE_LINES_MAX = 3200
 """Hard limits, some way above what we aim at (40, 300, 2,000): they stop growth, nothing more. In `core/` lines
 of code count: a limit that counted docstrings too would be a limit on explaining."""
 

@@ -16,6 +16,7 @@ from pccl.core.collectives import LIFE_STAGES
 from pccl.core.limits import MasterLimits, PeerLimits
 from pccl.core.peer import PEER_STAGES
 from pccl.core.runs import RUN_STAGES
+from pccl.core.syncs import SYNC_STAGES
 from pccl.core.wiring import LINK_STAGES
 
 PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
@@ -25,6 +26,7 @@ STAGES: dict[str, dict[Enum, tuple[str, tuple[Enum, ...]]]] = {
     "life": LIFE_STAGES,  # type: ignore[dict-item]
     "peer": PEER_STAGES,  # type: ignore[dict-item]
     "run": RUN_STAGES,  # type: ignore[dict-item]
+    "sync": SYNC_STAGES,  # type: ignore[dict-item]
 }
 
 

@@ -16,7 +16,7 @@ from pccl.core.ballot import Ballot, names
 from pccl.core.limits import MasterLimits
 from pccl.core.messages import TopologyUpdated
 from pccl.core.outbox import Outbox
-from pccl.core.ring import arrange, mesh, pairs
+from pccl.core.ring import Pair, arrange, mesh, pairs
 from pccl.core.roster import Member, Roster
 from pccl.core.schedule import parcel_bytes
 from pccl.core.wiring import Link, Wiring
@@ -61,10 +61,12 @@ class Admission:
         self.ballot = Ballot[None]("update_topology", lambda: roster.accepted)
         self.trial: dict[PeerId, Member] | None = None
         """The candidates being tried; None when no trial is on."""
+        self._also: dict[int, tuple[Pair, ...]] = {}
+        """Pairs that are linked beyond ring and mesh."""
         self._rings: dict[int, tuple[PeerId, ...]] = {}
         """The rings of the trial, for the groups that have candidates in it."""
         self._roster = roster
-        self._wiring = wiring
+        self.wiring = wiring
         self._outbox = outbox
         self._limits = limits
 
@@ -85,9 +87,17 @@ class Admission:
         self._rings.pop(group, None)
         if tried:
             order = ring + tried
-            self._rings[group] = arrange(order, self._wiring.avoided) or order
+            self._rings[group] = arrange(order, self.wiring.avoided) or order
         spare = mesh(ring) if self._meshed(group) else pairs(ring)
-        self._wiring.want(group, need=pairs(self._rings.get(group, ring)), spare=spare, now=now)
+        spare += self._also.get(group, ())
+        self.wiring.want(group, need=pairs(self._rings.get(group, ring)), spare=spare, now=now)
+
+    def link_also(self, group: int, ends: tuple[Pair, ...], now: float) -> None:
+        """Link these pairs of accepted peers for a while, too; none ends it."""
+        self._also[group] = ends
+        self.rewire(group, now)
+        if not ends:
+            del self._also[group]
 
     def _meshed(self, group: int) -> bool:
         """Whether every two peers of the group shall be linked."""
@@ -101,7 +111,7 @@ class Admission:
         """Somebody has just gone: keep pairs that cannot reach each other apart in what is left of the ring."""
         ring = self._roster.ring(group)
         if ring:
-            self._roster.rings[group] = arrange(ring, self._wiring.avoided) or ring
+            self._roster.rings[group] = arrange(ring, self.wiring.avoided) or ring
 
     def push(self) -> None:
         """Tell every accepted peer of the new epoch."""
@@ -110,8 +120,10 @@ class Admission:
             self._outbox.send(ring, self._roster.topology(group, longest))
 
     def forget(self, member: Member) -> None:
-        """A member is gone: it neither votes nor is tried any more."""
+        """A member is gone: it neither votes nor is tried nor linked any more."""
         self.ballot.forget(member.peer)
+        if member.group in self._also:
+            self._also[member.group] = tuple(ends for ends in self._also[member.group] if member.peer not in ends)
         if self.trial is not None:
             self.trial.pop(member.peer, None)
 
@@ -121,7 +133,7 @@ class Admission:
         """Begin or commit a trial if that can be done now. True if anything changed."""
         if self.trial is None:
             return self._begin(now)
-        if not all(self._wiring.stands(group) for group in self._rings):
+        if not all(self.wiring.stands(group) for group in self._rings):
             return False
         self._commit(now)
         return True
@@ -155,7 +167,7 @@ class Admission:
 
     def judge(self, now: float) -> Expulsion | bool:
         """Deal with one link that failed from both ends: whom to expel, or True if a ring was built around it."""
-        for link in self._wiring.failing():
+        for link in self.wiring.failing():
             if not self._both_there(link, now):
                 continue
             tried = [self.trial[peer] for peer in link.ends if peer in self.trial] if self.trial else []
@@ -168,10 +180,10 @@ class Admission:
         """A candidate that one member cannot reach may do well elsewhere in the ring; one that fails again is refused.
         Of two candidates, the one that fewer others could reach gives way, which is known only when the other links of
         their group have stood or failed."""
-        if len(tried) == 2 and any(other.failures < 2 for other in self._wiring.missing(link.group)):
+        if len(tried) == 2 and any(other.failures < 2 for other in self.wiring.missing(link.group)):
             return False
-        loser = min(tried, key=lambda member: (self._wiring.standing(member.peer), -member.seniority))
-        if not any(loser.peer in ends for ends in self._wiring.avoided) and self._go_around(link, now):
+        loser = min(tried, key=lambda member: (self.wiring.standing(member.peer), -member.seniority))
+        if not any(loser.peer in ends for ends in self.wiring.avoided) and self._go_around(link, now):
             return True
         return Expulsion(loser, f"not admitted: {_unreachable(link)}")
 
@@ -193,12 +205,12 @@ class Admission:
     def _go_around(self, link: Link, now: float) -> bool:
         """Rearrange ring and trial so that this pair are no neighbours. False if that cannot be done."""
         ring = self._roster.ring(link.group)
-        avoided = {**self._wiring.avoided, link.ends: now}
+        avoided = {**self.wiring.avoided, link.ends: now}
         around = arrange(ring, avoided)
         tried = self._tried(link.group)
         if around is None or (tried and arrange(around + tried, avoided) is None):
             return False
-        self._wiring.avoid(link.ends, now)
+        self.wiring.avoid(link.ends, now)
         if around != ring:
             self._roster.reorder(link.group, around)
             self.push()
@@ -211,7 +223,7 @@ class Admission:
     def explain(self) -> str:
         """What voters and candidates wait for; empty if nobody waits."""
         if self.trial is not None:
-            links = "; ".join(link.explain() for group in self._rings for link in self._wiring.missing(group)[:3])
+            links = "; ".join(link.explain() for group in self._rings for link in self.wiring.missing(group)[:3])
             return f"admission of {names(self.trial)} waits for {links}"
         if self.ballot.votes:
             return self.ballot.explain()

@@ -114,7 +114,6 @@ class Collectives:
         self._limits = limits
         self._lives: dict[int, dict[int, Life]] = {}
         self._in_flight: dict[PeerId, int] = {}
-        self._last_attempt = 0
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -231,8 +230,7 @@ class Collectives:
 
     def _start(self, life: Life, lanes: tuple[int, ...], now: float) -> None:
         """Start it over these lanes of its ring; without lanes, with what came along with the votes."""
-        self._last_attempt += 1
-        life.attempt, life.lanes, life.ring = self._last_attempt, lanes, self._roster.ring(life.group)
+        life.attempt, life.lanes, life.ring = self._roster.draw_attempt(), lanes, self._roster.ring(life.group)
         life.unreported = dict.fromkeys(life.ring)
         life.become(LifeStage.RUNNING, now)
         segments = segment_bytes(life.spec, len(life.ring), max(1, len(lanes)))

@@ -11,7 +11,7 @@ from enum import Enum
 from msgspec import Struct
 
 from pccl.core.messages import CollectiveSpec, LaneHello, ToMaster, ToPeer
-from pccl.types import PeerId
+from pccl.types import PeerId, SharedStateSyncStrategy
 
 # ── both cores ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -104,6 +104,15 @@ class Collective(Struct, frozen=True):
     spec: CollectiveSpec
 
 
+class SyncShared(Struct, frozen=True):
+    """Call: hold the same shared state as the rest of the group. Resolves with `InSync`."""
+
+    revision: int
+    strategy: SharedStateSyncStrategy
+    layout: bytes
+    content: bytes
+
+
 class WaitAccepted(Struct, frozen=True):
     """Call: `connect`. Resolves with None once this peer is on the roster."""
 
@@ -112,7 +121,7 @@ class SayGoodbye(Struct, frozen=True):
     """Call: leave. Resolves with None when nothing of ours runs any more."""
 
 
-Request = UpdateTopology | ArePeersPending | Collective | WaitAccepted | SayGoodbye
+Request = UpdateTopology | ArePeersPending | Collective | SyncShared | WaitAccepted | SayGoodbye
 
 
 class Call(Struct, frozen=True):
@@ -171,6 +180,15 @@ class RunEnded(Struct, frozen=True):
     """(link, lane) of lanes that did not end on a segment boundary: they are closed already."""
 
 
+class TransferEnded(Struct, frozen=True):
+    """The data plane has let go of the lanes of a transfer: all has been pulled or served (`cause` is empty) or not."""
+
+    attempt: int
+    cause: str
+    broken: tuple[tuple[int, int], ...] = ()
+    """(link, lane) of lanes that did not end on the boundary of a message: they are closed already."""
+
+
 PeerEvent = (
     MasterUp
     | FromMaster
@@ -182,6 +200,7 @@ PeerEvent = (
     | DialFailed
     | LaneClosed
     | RunEnded
+    | TransferEnded
     | Tick
 )
 
@@ -212,6 +231,7 @@ class FailureKind(Enum):
     MASTER_LOST = "master lost"
     PROTOCOL = "protocol"
     CLOSED = "closed"
+    SYNC_FAILED = "sync failed"
 
 
 class Failure(Struct, frozen=True):
@@ -221,6 +241,8 @@ class Failure(Struct, frozen=True):
     reason: str
     tag: int | None = None
     lost: tuple[PeerId, ...] = ()
+    revision: int | None = None
+    """Of the shared state that this peer does hold, although somebody else does not."""
 
 
 class Committed(Struct, frozen=True):
@@ -231,7 +253,14 @@ class Committed(Struct, frozen=True):
     ring: tuple[PeerId, ...]
 
 
-Answer = None | bool | Committed | Failure
+class InSync(Struct, frozen=True):
+    """This peer holds what the group elected."""
+
+    attempt: int
+    revision: int
+
+
+Answer = None | bool | Committed | InSync | Failure
 
 
 class Resolve(Struct, frozen=True):
@@ -320,6 +349,25 @@ class StartExchange(Struct, frozen=True):
     """By rank: the express lane (none for our own) and the number of a parcel."""
 
 
+class StartTransfer(Struct, frozen=True):
+    """Lend these lanes to the data plane and pull what was elected over them, or serve it. Ends in `TransferEnded`."""
+
+    attempt: int
+    pull: bool
+    newcomer: bool
+    """We come from an older revision: what need not be equal among peers is wanted, too."""
+    layout: bytes
+    content: bytes
+    lanes: tuple[tuple[tuple[int, int], ...], ...]
+    """(link, lane) of each lane, by peer."""
+
+
+class AbortTransfer(Struct, frozen=True):
+    """Make a transfer stop; its `TransferEnded` still comes, exactly once."""
+
+    attempt: int
+
+
 class AbortRun(Struct, frozen=True):
     """Make a run or an exchange stop; its `RunEnded` still comes, exactly once."""
 
@@ -339,6 +387,8 @@ PeerEffect = (
     | CarryParcels
     | SendParcel
     | StartExchange
+    | StartTransfer
+    | AbortTransfer
     | AbortRun
     | Note
 )

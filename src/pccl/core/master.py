@@ -11,6 +11,7 @@ from pccl.core.ballot import Ballot
 from pccl.core.collectives import Collectives
 from pccl.core.divergence import OpenCall, contradicting, describe
 from pccl.core.effects import Closed, MasterEffect, MasterEvent, Received, Tick
+from pccl.core.election import Claim
 from pccl.core.limits import LATE_S, MasterLimits
 from pccl.core.liveness import Liveness
 from pccl.core.messages import (
@@ -29,12 +30,15 @@ from pccl.core.messages import (
     Pong,
     RefusedPending,
     RefusedTopology,
+    SyncEnded,
+    SyncState,
     ToMaster,
     VoteTopology,
     Welcome,
 )
 from pccl.core.outbox import Outbox, clip
 from pccl.core.roster import Member, Roster
+from pccl.core.syncs import Syncs
 from pccl.core.violation import Violation
 from pccl.core.waits import Waits
 from pccl.core.wiring import Wiring
@@ -52,6 +56,7 @@ class Master:
         self.wiring = Wiring(self.roster, self.outbox, limits)
         self.admission = Admission(self.roster, self.wiring, self.outbox, limits)
         self.collectives = Collectives(self.roster, self.outbox, limits)
+        self.syncs = Syncs(self.roster, self.admission, self.outbox, limits)
         self.liveness = Liveness(self.roster, self.outbox, limits)
         self.pending = Ballot[None]("are_peers_pending", lambda: self.roster.accepted)
         self.waits = Waits(self)
@@ -77,7 +82,8 @@ class Master:
 
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
-        deadlines = [each for each in (self.wiring.next_deadline(), self._watch_at) if each is not None]
+        dates = (self.wiring.next_deadline(), self.syncs.next_deadline(), self._watch_at)
+        deadlines = [each for each in dates if each is not None]
         return min(deadlines, default=None)
 
     def explain(self) -> tuple[str, ...]:
@@ -151,6 +157,8 @@ class Master:
         if member.peer not in self.roster.accepted:
             raise Violation(f"sent {type(message).__name__} before it was accepted")
         voted = member.peer in self.admission.ballot.votes
+        if isinstance(message, VoteTopology | Initiate) and self.syncs.concerns(member.peer):
+            raise Violation(f"sent {type(message).__name__} inside sync_shared_state")
         match message:
             case VoteTopology():
                 if voted or self.collectives.in_flight(member.peer) or member.peer in self.pending.votes:
@@ -167,6 +175,12 @@ class Master:
                 # parcel that was sent before this vote went over the links that stand now, or the vote comes without.
                 arrives = self.wiring.reaches_all(member.peer, self.roster.ring(member.group))
                 self.collectives.initiate(member, message, message.parcel if arrives else 0, now)
+            case SyncState():
+                if voted or self.collectives.in_flight(member.peer):
+                    raise Violation("called sync_shared_state while other calls of its own are open")
+                self.syncs.vote(member, message, now)
+            case SyncEnded(attempt=attempt, cause=cause):
+                self.syncs.report(member, attempt, cause)
             case Done(tag=tag, attempt=attempt):
                 self.collectives.report(member, tag, attempt, None, now)
             case Failed(tag=tag, attempt=attempt, cause=cause):
@@ -198,6 +212,7 @@ class Master:
             self.admission.close_ring(member.group)
             self.admission.push()
             self.collectives.lose(member, how, now)
+            self.syncs.lose(member)
         self.admission.rewire(member.group, now)
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -210,6 +225,7 @@ class Master:
         if self.pending.complete:
             self.outbox.send(self.pending.votes, PendingAnswer(bool(self.roster.candidates)))
             self.pending.clear()
+        self.syncs.advance(now)
         self._refuse_contradicting(now)
         while self.collectives.touched:
             group, _ = self.collectives.touched.popitem()
@@ -224,21 +240,22 @@ class Master:
 
     def _refuse_contradicting(self, now: float) -> None:
         """Answer calls that can never complete together with an error that names who waits for what."""
-        topology = self.admission.ballot
-        if not topology.votes or self.admission.trial is not None:
+        topology, syncs = self.admission.ballot, self.syncs.voting()
+        if self.admission.trial is not None or not (topology.votes or syncs):
             return
         lives = self.collectives.voting()
-        if not lives and not self.pending.votes:
+        if not lives and not self.pending.votes and not (topology.votes and syncs):
             return
-        # Only a collective of a group that has voters in the topology ballot can miss one of them.
-        groups = dict.fromkeys(self.roster.accepted[voter].group for voter in topology.votes)
+        # Only a collective of a group that has voters in an exclusive ballot can miss one of them.
+        exclusive: list[Ballot[None] | Ballot[Claim]] = [topology, *syncs]
+        groups = dict.fromkeys(self.roster.accepted[voter].group for ballot in exclusive for voter in ballot.votes)
         lives = [life for life in lives if life.group in groups]
-        ballots: list[Ballot[None] | Ballot[CollectiveSpec]] = [
-            topology,
+        ballots: list[Ballot[None] | Ballot[CollectiveSpec] | Ballot[Claim]] = [
+            *exclusive,
             self.pending,
             *(life.ballot for life in lives),
         ]
-        calls = [OpenCall(ballot.question, ballot is topology, ballot.votes, ballot.missing()) for ballot in ballots]
+        calls = [OpenCall(each.question, each in exclusive, each.votes, each.missing()) for each in ballots]
         wrong = contradicting(calls)
         reason = clip(describe(wrong))
         refused = [ballot for ballot, call in zip(ballots, calls, strict=True) if call in wrong]
@@ -248,6 +265,9 @@ class Master:
         if self.pending in refused:
             self.outbox.send(self.pending.votes, RefusedPending(reason))
             self.pending.clear()
+        for ballot in syncs:
+            if ballot in refused:
+                self.syncs.refuse_contradicting(ballot, reason)
         for life in lives:
             if life.ballot in refused:
                 self.collectives.refuse_contradicting(life, reason, now)
@@ -288,6 +308,7 @@ class Master:
             or self.roster.candidates
             or self.pending.votes
             or not self.collectives.idle
+            or self.syncs.all()
             or not self.wiring.complete
         )
 
@@ -300,6 +321,7 @@ class Master:
             for voter in self.admission.ballot.votes:
                 del waited[voter]
         waited.update(dict.fromkeys(self.pending.missing()))
+        waited.update(dict.fromkeys(self.syncs.waited_for()))
         for life in self.collectives.lives():
             waited.update(dict.fromkeys(life.waits_for()))
         for link in self.wiring.all_missing():

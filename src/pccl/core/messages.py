@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp
+from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp, SharedStateSyncStrategy
 
 Id = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
 """Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
@@ -17,6 +17,7 @@ Text = Annotated[str, Meta(max_length=4096)]
 """A sentence for a person; 4096 characters hold the names of a hundred peers."""
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Tag = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
 Lane = Annotated[int, Meta(ge=0, le=1024)]
 """The highest is the express lane of a link with as many others as there may be."""
 LaneCount = Annotated[int, Meta(ge=0, le=1024)]
@@ -105,6 +106,24 @@ class Failed(Struct, frozen=True, tag=True):
     """My part of this attempt has stopped without a result; also the answer to `Abort`."""
 
     tag: Tag
+    attempt: Number
+    cause: Text
+
+
+class SyncState(Struct, frozen=True, tag=True):
+    """`sync_shared_state`: my vote, and what I hold."""
+
+    revision: Number
+    strategy: SharedStateSyncStrategy
+    layout: Digest
+    """Of names, types and lengths of all entries."""
+    content: Digest
+    """Of the layout and the content of all entries that must be equal."""
+
+
+class SyncEnded(Struct, frozen=True, tag=True):
+    """My part in the transfer is over: I have what was elected, or have served it, or failed (`cause`)."""
+
     attempt: Number
     cause: Text
 
@@ -198,6 +217,35 @@ class Outcome(Struct, frozen=True, tag=True):
     lost: Annotated[tuple[Id, ...], Meta(max_length=65536)]
 
 
+class Synced(Struct, frozen=True, tag=True):
+    """Answer to `SyncState`: everybody holds what was elected."""
+
+    attempt: Number
+    revision: Number
+
+
+class StartSync(Struct, frozen=True, tag=True):
+    """Bytes must move first: pull what was elected from these peers, or serve it to them, and report."""
+
+    attempt: Number
+    pull: bool
+    peers: Annotated[tuple[Id, ...], Meta(min_length=1, max_length=4096)]
+    lanes: Annotated[tuple[Lane, ...], Meta(min_length=1, max_length=1024)]
+    """Of the link to each of them, yours until your part is over."""
+    revision: Number
+    layout: Digest
+    content: Digest
+
+
+class RefusedSync(Struct, frozen=True, tag=True):
+    """`SyncState` was not granted; nothing of yours was touched."""
+
+    usage: bool
+    """True: the election left you out, your layout is another, or others wait in a call that contradicts this one.
+    False: somebody did not get what was elected; all shall call again."""
+    reason: Text
+
+
 class RefusedTopology(Struct, frozen=True, tag=True):
     """`VoteTopology` cannot be answered: it contradicts what other peers wait in."""
 
@@ -266,7 +314,21 @@ class LaneAnswer(Struct, frozen=True, tag=True):
     """Short, so that the answer fits the frame that a dialler accepts from a stranger."""
 
 
-ToMaster = Join | VoteTopology | AskPending | Initiate | Done | Failed | LinkUp | LinkDown | Leave | Ping | Pong
+ToMaster = (
+    Join
+    | VoteTopology
+    | AskPending
+    | Initiate
+    | Done
+    | Failed
+    | SyncState
+    | SyncEnded
+    | LinkUp
+    | LinkDown
+    | Leave
+    | Ping
+    | Pong
+)
 ToPeer = (
     Welcome
     | Wire
@@ -276,6 +338,9 @@ ToPeer = (
     | Start
     | Abort
     | Outcome
+    | Synced
+    | StartSync
+    | RefusedSync
     | RefusedTopology
     | RefusedPending
     | RefusedCollective
@@ -309,8 +374,13 @@ __all__ = [
     "Pong",
     "RefusedCollective",
     "RefusedPending",
+    "RefusedSync",
     "RefusedTopology",
     "Start",
+    "StartSync",
+    "SyncEnded",
+    "SyncState",
+    "Synced",
     "ToMaster",
     "ToPeer",
     "Topology",

@@ -31,7 +31,9 @@ from pccl.core.effects import (
     RunEnded,
     SayGoodbye,
     SendMaster,
+    SyncShared,
     Tick,
+    TransferEnded,
     UpdateTopology,
     WaitAccepted,
 )
@@ -49,8 +51,11 @@ from pccl.core.messages import (
     Pong,
     RefusedCollective,
     RefusedPending,
+    RefusedSync,
     RefusedTopology,
     Start,
+    StartSync,
+    Synced,
     ToMaster,
     ToPeer,
     Topology,
@@ -61,6 +66,7 @@ from pccl.core.messages import (
     Wire,
 )
 from pccl.core.runs import Runs
+from pccl.core.syncing import Syncing
 from pccl.core.violation import Violation
 from pccl.types import PeerId, short
 
@@ -125,6 +131,7 @@ class Peer:
         self._effects: list[PeerEffect] = []
         self._lanes = Lanes(identity.peer, limits, self._effects)
         self._runs = Runs(identity.peer, self._lanes, self._effects)
+        self._sync = Syncing(self._lanes, self._effects)
         self._calls: dict[str, int | None] = {}
         """Open calls of which there can be one at a time: connect, update_topology, are_peers_pending, close. None for
         one that was abandoned: the master still owes its answer."""
@@ -154,6 +161,9 @@ class Peer:
                 self._abandon(call)
             case RunEnded():
                 self._runs.ended(event, self._loss)
+                self._finish_goodbye()
+            case TransferEnded():
+                self._sync.ended(event, self._loss)
                 self._finish_goodbye()
             case MasterUp() | MasterClosed() | Tick():
                 self._connection_event(event, now)
@@ -200,7 +210,7 @@ class Peer:
 
     def _watch(self, now: float) -> None:
         """While a call waits, the master must show signs of life; otherwise its silence is none of our business."""
-        if self._loss is not None or not (self._calls or self._runs.tags):
+        if self._loss is not None or not (self._calls or self._runs.tags or self._sync.open):
             self._waiting_since = self._ping_at = None
             self.waiting = ""
         elif self._waiting_since is None:
@@ -234,8 +244,16 @@ class Peer:
         else:
             self._call_accepted(call, request)
 
-    def _call_accepted(self, call: int, request: UpdateTopology | ArePeersPending | Collective) -> None:
+    def _call_accepted(self, call: int, request: UpdateTopology | ArePeersPending | Collective | SyncShared) -> None:
         match request:
+            case UpdateTopology() | Collective() | SyncShared() if self._sync.open:
+                self._fail(call, FailureKind.USAGE, "sync_shared_state is waiting in another thread; wait for it first")
+            case SyncShared() if self._runs.tags or "update_topology" in self._calls:
+                what = "every collective to be waited for" if self._runs.tags else "update_topology to return"
+                kind = FailureKind.UNFINISHED_COLLECTIVES if self._runs.tags else FailureKind.USAGE
+                self._fail(call, kind, f"sync_shared_state needs {what} first")
+            case SyncShared():
+                self._sync.begin(call, request)
             case UpdateTopology() if self._runs.tags:
                 tags = ", ".join(str(tag) for tag in self._runs.tags[:8])
                 self._fail(
@@ -265,6 +283,7 @@ class Peer:
 
     def _abandon(self, call: int) -> None:
         """Nobody waits for this call any more, but what was said to the master stays said."""
+        self._sync.abandon(call)
         for name in [name for name, open_call in self._calls.items() if open_call == call]:
             self._calls[name] = None
             self._fail(call, FailureKind.USAGE, f"{name} was interrupted; its vote stands")
@@ -300,7 +319,7 @@ class Peer:
 
     def _finish_goodbye(self) -> None:
         call = self._calls.get("close")
-        if self._loss is not None and not self._runs.tags and call is not None:
+        if self._loss is not None and not self._runs.tags and not self._sync.open and call is not None:
             del self._calls["close"]
             self._resolve(call, None)
 
@@ -340,6 +359,8 @@ class Peer:
                 pass
             case Start() | Abort() | Outcome() | RefusedCollective():
                 self._runs.dispatch(message, self.epoch, self.ring)
+            case Synced() | StartSync() | RefusedSync():
+                self._sync.dispatch(message)
             case TopologyUpdated() | RefusedTopology():
                 self._answer("update_topology", message)
             case PendingAnswer() | RefusedPending():
@@ -395,6 +416,7 @@ class Peer:
             if call is not None:
                 self._resolve(call, self._loss)
         self._runs.lose(self._loss)
+        self._sync.lose(self._loss)
         self._lanes.close_all()
 
     # ── small helpers ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -57,6 +57,7 @@ class Roster:
         """Lanes per link, fixed for a group by the first that joined it: every member must cut stripes alike."""
         self._connections: dict[int, Member] = {}
         self._arrivals = 0
+        self._attempts = 0
 
     def find(self, connection: int) -> Member | None:
         """The member on a connection."""
@@ -82,6 +83,11 @@ class Roster:
     def round_trip_s(self, ring: Iterable[PeerId]) -> float:
         """An upper bound on the round trip between any two of these peers: by way of the master."""
         return 2 * max((self.accepted[peer].round_trip_s for peer in ring), default=inf)
+
+    def draw_attempt(self) -> int:
+        """A number for what is tried next with lanes of members; never given twice."""
+        self._attempts += 1
+        return self._attempts
 
     def __len__(self) -> int:
         return len(self.accepted) + len(self.candidates)

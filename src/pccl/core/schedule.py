@@ -52,6 +52,11 @@ def lane_share(free: int, waiting: int, spec: CollectiveSpec, round_trip_s: floa
     return max(1, min(free // waiting, useful))
 
 
+def transfer_lanes(lanes: int, round_trip_s: float) -> tuple[int, ...]:
+    """The lanes of each link over which a shared state is pulled: no collective needs them meanwhile."""
+    return tuple(range(lanes if round_trip_s > NEAR_S else 1))
+
+
 def segment_bytes(spec: CollectiveSpec, size: int, lanes: int) -> int:
     """The length of a segment for a ring of this size: a multiple of eight bytes, so that elements stay whole."""
     chunk = -(-spec.count * spec.dtype.itemsize // size)

@@ -43,6 +43,7 @@ class Waits:
         return [
             *self._topology(),
             *self._pending(),
+            *(Wait(tuple(each.ballot.votes), each.explain(), each.ballot.since) for each in self._master.syncs.all()),
             *(self._collective(life) for life in self._master.collectives.lives()),
         ]
 

@@ -255,6 +255,11 @@ class Wiring:
         links = (self._links.get(pair(peer, other)) for other in others if other != peer)
         return all(link is not None and link.stage is LinkStage.STANDING for link in links)
 
+    def dials(self, peer: PeerId, others: Iterable[PeerId]) -> bool:
+        """A link between this peer and one of the others is being made."""
+        links = (self._links.get(pair(peer, other)) for other in others)
+        return any(link is not None and link.stage is LinkStage.DIALLING for link in links)
+
     def needs(self, link: Link) -> bool:
         """Its group cannot do without it."""
         return link.ends in self._needed.get(link.group, ())

@@ -13,6 +13,7 @@ from typing import assert_never
 from pccl.core.effects import (
     Abandon,
     AbortRun,
+    AbortTransfer,
     AcceptLane,
     Answer,
     Call,
@@ -37,6 +38,7 @@ from pccl.core.effects import (
     SendParcel,
     StartExchange,
     StartRun,
+    StartTransfer,
     Tick,
 )
 from pccl.core.messages import ToMaster
@@ -47,6 +49,7 @@ from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.express import Express
 from pccl.net.lanes import LaneKey, Lanes
+from pccl.net.transfers import Transfers
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import WireError
 
@@ -66,6 +69,8 @@ class PeerShell:
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(bounds)
         self._express = Express(data_plane, self._post)
+        self.transfers = Transfers(self._lanes, data_plane.stall_s, self._post)
+        """Where a call leaves the state that it syncs."""
         self._dialler = Dialler(bounds.connection_dead_s)
         self._driver: Driver[PeerEvent, PeerEffect] | None = None
         self._master: PeerEnd | None = None
@@ -154,6 +159,7 @@ class PeerShell:
         for tag, attempt in self._runs:
             self._data_plane.abort(tag, attempt)
         self._data_plane.close()
+        self.transfers.stop()
         self._lanes.stop()
         self._express.stop()
         if self._master is not None:
@@ -188,6 +194,10 @@ class PeerShell:
                 self._express.send(effect)
             case StartExchange():
                 self._express.start(effect)
+            case StartTransfer():
+                self.transfers.start(effect)
+            case AbortTransfer(attempt):
+                self.transfers.abort(attempt)
             case AbortRun(tag, attempt):
                 self._data_plane.abort(tag, attempt)
                 self._express.abort(attempt)

@@ -7,10 +7,13 @@ from tests.simulation.checkers.lanes import HonestLinks, LinksComeAbout, OneOwne
 from tests.simulation.checkers.membership import NoInnocentLost, RingsStand
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
 from tests.simulation.checkers.rings import FreshSizes, OneRing
+from tests.simulation.checkers.states import HighestWins, OneState
 
 ALL: tuple[type[Checker], ...] = (
     OneOutcome,
     RightSum,
+    OneState,
+    HighestWins,
     OneRing,
     FreshSizes,
     OneOwner,

@@ -76,6 +76,8 @@ class NoSilentWait(Checker):
             missing |= {each.peer for each in others if not each.asking}
         for tag in known.initiated:
             missing |= {each.peer for each in others if each.group == known.group and tag not in each.initiated}
+        if known.claim is not None:
+            missing |= {each.peer for each in others if each.group == known.group}
         for attempt in self.ledger.running.values():
             missing |= attempt.participants.keys() - attempt.reports.keys()
         for each in self.ledger.known.values():

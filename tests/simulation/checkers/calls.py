@@ -2,7 +2,17 @@
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import Answer, ArePeersPending, Collective, Committed, Failure, FailureKind, Request
+from pccl.core.effects import (
+    Answer,
+    ArePeersPending,
+    Collective,
+    Committed,
+    Failure,
+    FailureKind,
+    InSync,
+    Request,
+    SyncShared,
+)
 from pccl.core.messages import Kick, ToPeer
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
@@ -38,7 +48,7 @@ class AnsweredOnce(Checker):
             raise self.fail(f"call {call} of {host.name} is answered twice, or was never made")
         if isinstance(answer, Failure):
             return
-        expected = {ArePeersPending: bool, Collective: Committed}.get(type(request), type(None))
+        expected = {ArePeersPending: bool, Collective: Committed, SyncShared: InSync}.get(type(request), type(None))
         if not isinstance(answer, expected):
             raise self.fail(f"{request} of {host.name} is answered with {answer}")
 

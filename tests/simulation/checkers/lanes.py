@@ -27,10 +27,9 @@ class OneOwner(Checker):
             end = host.lanes.get(key)
             if end is None or not end.stands:
                 raise self.fail(f"{host.name} lends lane {key} to attempt {effect.attempt}, but it does not stand")
-            if end.part is not None:
-                raise self.fail(
-                    f"{host.name} lends lane {key} to attempts {end.part.effect.attempt} and {effect.attempt}"
-                )
+            owner = end.part or end.transfer
+            if owner is not None:
+                raise self.fail(f"{host.name} lends lane {key} to attempts {owner.effect.attempt} and {effect.attempt}")
         if len(set(effect.to_next)) != len(effect.to_next):
             raise self.fail(f"{host.name} lends a lane twice to attempt {effect.attempt}")
         if (effect.size == 2) != (effect.to_next == effect.from_prev):

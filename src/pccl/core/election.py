@@ -1,0 +1,95 @@
+"""Whose shared state everybody shall hold. A pure function of what all peers of a group claim to hold.
+
+The rules, in the order in which they are applied:
+
+1. A revision is legal if it is at most one above the last one that the group agreed on; where nothing has been agreed
+   on, or nobody's is legal, all are. One that is not legal comes from another history: it is no candidate.
+2. Peers that only receive are no candidates. If somebody only sends, those who do are the only candidates.
+3. The highest revision wins, whatever the order of arrival: a peer that comes from a checkpoint beats any number of
+   fresh ones.
+4. Among equal revisions the content that most candidates hold wins; among equally many, the one whose eldest holder
+   came first into the run, so that a newcomer never overrules those who were there.
+5. Everybody else pulls what was elected, except a peer that only sends: it is refused, and keeps what it has.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from pccl.core.ballot import names
+from pccl.types import PeerId, SharedStateSyncStrategy
+
+
+class Claim(Struct, frozen=True):
+    """What a peer says it holds."""
+
+    revision: int
+    strategy: SharedStateSyncStrategy
+    layout: bytes
+    """Digest of names, types and lengths."""
+    content: bytes
+    """Digest of the layout and of all that must be equal."""
+
+    @property
+    def state(self) -> tuple[int, bytes, bytes]:
+        """What is compared."""
+        return self.revision, self.layout, self.content
+
+
+class Elected(Struct, frozen=True):
+    """The outcome: who has what everybody shall have, who lacks it, and who is left out and why."""
+
+    claim: Claim | None
+    """Of one of the holders; None if there is nothing to elect."""
+    holders: tuple[PeerId, ...] = ()
+    """Those that hold it and may give it to others."""
+    content: tuple[PeerId, ...] = ()
+    """Those that hold it and give nothing away."""
+    pullers: tuple[PeerId, ...] = ()
+    refused: tuple[tuple[PeerId, str], ...] = ()
+
+
+def elect(claims: Mapping[PeerId, Claim], agreed: int | None) -> Elected:
+    """Elect from these claims, given in the order of seniority, after `agreed` was the last revision agreed on."""
+    legal = {peer: claim for peer, claim in claims.items() if agreed is None or claim.revision <= agreed + 1}
+    candidates = _candidates(legal) or _candidates(claims)
+    if not candidates:
+        reason = f"nobody offers a shared state: {names(claims)} only receive; one peer must send"
+        return Elected(None, refused=tuple(dict.fromkeys(claims, reason).items()))
+    winner = _most_popular(candidates)
+    holders = tuple(peer for peer, claim in candidates.items() if claim.state == winner.state)
+    rest = {peer: claim for peer, claim in claims.items() if peer not in holders}
+    content = tuple(peer for peer, claim in rest.items() if claim.state == winner.state)
+    unwilling = [peer for peer, claim in rest.items() if _only_sends(claim) and peer not in content]
+    refused = tuple((peer, _outvoted(winner, holders)) for peer in unwilling)
+    pullers = tuple(peer for peer in rest if peer not in content and peer not in unwilling)
+    return Elected(winner, holders, content, pullers, refused)
+
+
+def _candidates(claims: Mapping[PeerId, Claim]) -> dict[PeerId, Claim]:
+    senders = {peer: claim for peer, claim in claims.items() if _only_sends(claim)}
+    willing = {
+        peer: claim for peer, claim in claims.items() if claim.strategy is not SharedStateSyncStrategy.RECEIVE_ONLY
+    }
+    return senders or willing
+
+
+def _most_popular(candidates: Mapping[PeerId, Claim]) -> Claim:
+    highest = max(claim.revision for claim in candidates.values())
+    votes: dict[tuple[int, bytes, bytes], list[Claim]] = {}
+    for claim in candidates.values():
+        if claim.revision == highest:
+            votes.setdefault(claim.state, []).append(claim)
+    # Python's max keeps the first of equals, and the first is the one with the eldest holder.
+    return max(votes.values(), key=len)[0]
+
+
+def _only_sends(claim: Claim) -> bool:
+    return claim.strategy is SharedStateSyncStrategy.SEND_ONLY
+
+
+def _outvoted(winner: Claim, holders: tuple[PeerId, ...]) -> str:
+    return (
+        f"this peer only sends, but revision {winner.revision} of {names(holders)} was elected, and differs: peers "
+        "that only send must hold the same"
+    )

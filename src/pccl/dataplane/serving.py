@@ -1,0 +1,116 @@
+"""The holder's side of a state transfer: answers requests on every lane until each has said goodbye.
+
+Owns the rate limit for who serves beside other work. Must not know who asks, or why.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Sequence
+
+from pccl.dataplane.digests import CHUNK_BYTES, memory
+from pccl.dataplane.manifest import Holding
+from pccl.dataplane.transfer import (
+    SLICE_MS,
+    Ended,
+    Header,
+    Kind,
+    Lane,
+    LaneBroke,
+    Report,
+    Stopped,
+    Transfer,
+)
+
+PORTION_BYTES = 64 << 10
+"""What is sent at once under a rate limit: at 1 MB/s every 60 ms, so that nobody takes the limit for a stall."""
+
+
+class Rate:
+    """A bucket that fills with so many bytes a second; all lanes of a transfer draw from it."""
+
+    def __init__(self, bytes_per_s: float) -> None:
+        self._bytes_per_s = bytes_per_s
+        self._size = max(PORTION_BYTES, bytes_per_s * SLICE_MS / 1000)
+        """What comes together while a thread sleeps is not lost, and nobody may send more than that at once."""
+        self._level = 0.0
+        self._filled_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def draw(self, portion: int) -> float:
+        """Take so many bytes, at most a portion. If they are not there yet: take none, and say in how many seconds."""
+        with self._lock:
+            now = time.monotonic()
+            self._level = min(self._size, self._level + (now - self._filled_at) * self._bytes_per_s)
+            self._filled_at = now
+            if self._level < portion:
+                return (portion - self._level) / self._bytes_per_s
+            self._level -= portion
+            return 0.0
+
+
+class Serving(Transfer):
+    """Serves one state over lanes of any number of requesters. That one of them dies is no failure of ours: it is told
+    by its broken lanes alone. The contents must not change meanwhile."""
+
+    def __init__(
+        self,
+        own: Holding,
+        lanes: Sequence[socket.socket],
+        ended: Ended,
+        stall_s: float,
+        rate_bytes_s: float = 0,
+    ) -> None:
+        """`stall_s`: a lane that takes no byte for this long is broken. `rate_bytes_s`: 0 is without limit."""
+        super().__init__("serve", [Lane(place, lane, stall_s) for place, lane in enumerate(lanes)], ended)
+        self._own = own
+        self._rate = Rate(rate_bytes_s) if rate_bytes_s else None
+        self._dropped: list[tuple[int, str]] = []
+
+    def _use(self, lane: Lane) -> None:
+        while True:
+            lane.await_bytes(self._abort.is_set)  # who waits for other holders asks us for nothing, and lives
+            header = lane.receive_header(self._abort.is_set)
+            if header.kind is Kind.BYE:
+                lane.clean = True
+                return
+            self._answer(lane, header)
+
+    def _answer(self, lane: Lane, request: Header) -> None:
+        manifest = self._own.manifest
+        if request.kind is Kind.MANIFEST:
+            lane.send(Header(Kind.MANIFEST, length=len(manifest.encoded)).pack(), self._abort.is_set)
+            lane.send(manifest.encoded, self._abort.is_set)
+            return
+        if not manifest.has(request.chunk) or request.length != manifest.chunk_bytes(request.chunk):
+            raise LaneBroke("a chunk was requested that does not exist")
+        self._send_chunk(lane, request)
+
+    def _send_chunk(self, lane: Lane, request: Header) -> None:
+        begin = request.chunk.number * CHUNK_BYTES
+        payload = memory(self._own.entries[request.chunk.entry].tensor)[begin : begin + request.length]
+        if request.length <= PORTION_BYTES:  # many small entries: one system call and one packet for each
+            self._await_rate(request.length)
+            lane.send(request.pack() + payload, self._abort.is_set)
+            lane.moved_bytes += request.length
+            return
+        lane.send(request.pack(), self._abort.is_set)
+        portion = len(payload) if self._rate is None else PORTION_BYTES
+        for start in range(0, len(payload), portion):
+            self._await_rate(min(portion, len(payload) - start))
+            lane.send(payload[start : start + portion], self._abort.is_set, counts=True)
+
+    def _await_rate(self, portion: int) -> None:
+        if self._rate is None:
+            return
+        while (delay_s := self._rate.draw(portion)) > 0:
+            if self._abort.wait(delay_s):
+                raise Stopped
+
+    def _gone(self, lane: Lane, why: str) -> None:
+        self._dropped.append((lane.place, why))
+
+    def _report(self) -> Report:
+        broken = self.broken
+        cause = "aborted" if self._abort.is_set() and broken else ""
+        return Report(cause, broken, sent_bytes=self.moved_bytes, dropped=tuple(sorted(self._dropped)))

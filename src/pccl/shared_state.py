@@ -1,0 +1,163 @@
+"""What peers keep equal: named tensors and a revision.
+
+Owns PCCL's `SharedState` and `TensorInfo`. Imports neither numpy nor torch. Must not know elections, lanes or digests.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Self
+
+from pccl.dataplane.buffers import Tensor, tensor
+from pccl.dataplane.device import copy_back, host_copy, on_device
+from pccl.dataplane.digests import Progress
+from pccl.dataplane.manifest import Entry, Manifest, take_manifest
+from pccl.errors import UsageError
+from pccl.types import DataType, DeviceType, Result
+
+LONG_BYTES = 4 << 30
+"""A state of this length takes about half a second to hash: long enough for a person to wonder."""
+
+
+class SharedStateSyncInfo(NamedTuple):
+    """Bytes of content that a sync moved; both 0 for a peer that was in step and had nobody to serve."""
+
+    tx_bytes: int
+    rx_bytes: int
+
+
+class TensorInfo:
+    """One entry of a shared state: a name, and memory that is looked at whenever the state is synced.
+
+    With `allow_content_inequality` its content may differ from peer to peer: it is not compared, but a newcomer gets
+    somebody's."""
+
+    def __init__(
+        self,
+        name: str,
+        data_ptr: int,
+        *,
+        numel: int,
+        dtype: DataType,
+        device_type: DeviceType = DeviceType.CPU,
+        allow_content_inequality: bool = False,
+    ) -> None:
+        if not data_ptr and numel:
+            raise ValueError(f"TensorInfo {name!r}: data_ptr is null")
+        if device_type != DeviceType.CPU:
+            raise UsageError(
+                f"TensorInfo {name!r}: memory of a device is reached only through its tensor: use from_torch",
+                Result.INVALID_ARGUMENT,
+            )
+        self.name = name
+        self.numel = numel
+        self.dtype = DataType(dtype)
+        self.device_type: DeviceType = device_type
+        self.allow_content_inequality = allow_content_inequality
+        self._tensor = Tensor(data_ptr, numel, self.dtype, None)
+        self._on_device: Any = None
+
+    @classmethod
+    def from_torch(cls, tensor: Any, name: str, *, allow_content_inequality: bool = False) -> Self:
+        """A torch tensor or parameter, contiguous; one of a device is synced through a copy on the CPU."""
+        return cls._of(tensor, name, allow_content_inequality)
+
+    @classmethod
+    def from_numpy(cls, tensor: Any, name: str, *, allow_content_inequality: bool = False) -> Self:
+        """A numpy array, contiguous and writable, or anything with `__dlpack__` or a buffer."""
+        return cls._of(tensor, name, allow_content_inequality)
+
+    @classmethod
+    def _of(cls, array: Any, name: str, free: bool) -> Self:
+        device = on_device(array)
+        given = tensor(host_copy(array) if device else array, f"TensorInfo {name!r}", writable=True)
+        info = cls(name, given.address, numel=given.count, dtype=given.dtype, allow_content_inequality=free)
+        info._tensor = given  # with its owner, so that the memory stays
+        if device:
+            info._on_device = array
+            info.device_type = DeviceType.CUDA
+        return info
+
+    def _entry(self) -> Entry:
+        """As the data plane sees it, with the present content."""
+        if self._on_device is not None:
+            host = host_copy(self._on_device)
+            self._tensor = tensor(host, f"TensorInfo {self.name!r}", writable=True)
+        return Entry(self.name, self.dtype, self.numel, self.allow_content_inequality, self._tensor)
+
+    def _take(self) -> None:
+        """The content was replaced: bring it to where it belongs."""
+        if self._on_device is not None:
+            copy_back(self._on_device, self._tensor.owner)
+
+
+class SharedState:
+    """Named tensors that all peers of a group hold alike, and the number of their version.
+
+    `revision` starts at 0 and is yours to raise, by one for every step after which you sync. A sync sets it to the
+    revision that was elected."""
+
+    def __init__(self, tensors: Sequence[TensorInfo]) -> None:
+        self.tensors = list(tensors)
+        self._revision = 0
+        if not self.tensors:
+            raise UsageError("SharedState: there is nothing to share; pass at least one TensorInfo")
+
+    @classmethod
+    def from_module(cls, module: Any, optimizer: Any = None) -> Self:
+        """All parameters, buffers and optimizer state of a torch model, by name.
+
+        Optimizers make their state in their first step; it is made here, so that a newcomer has the entries that the
+        others have. Whatever is no tensor, such as a learning rate, is not part of it."""
+        from pccl.training.state import named_tensors
+
+        return cls([TensorInfo.from_torch(each, name) for name, each in named_tensors(module, optimizer)])
+
+    @property
+    def revision(self) -> int:
+        """The version of the content."""
+        return self._revision
+
+    @revision.setter
+    def revision(self, revision: int) -> None:
+        if not isinstance(revision, int) or not 0 <= revision < 2**63:
+            raise UsageError(f"revision: {revision!r} is no whole number from 0 on", Result.INVALID_ARGUMENT)
+        self._revision = revision
+
+    def push_revision(self) -> None:
+        """The next one."""
+        self._revision += 1
+
+    def entries(self) -> list[Entry]:
+        """As the data plane sees them, with their present content."""
+        return [each._entry() for each in self.tensors]
+
+    def take(self) -> None:
+        """Contents were replaced: bring them to where they belong."""
+        for each in self.tensors:
+            each._take()
+
+
+def hashed(state: SharedState) -> tuple[Manifest, list[Entry]]:
+    """A state's manifest, with a bar for whoever watches when that takes long, and what it was made of."""
+    entries = state.entries()
+    total = sum(entry.tensor.nbytes for entry in entries)
+    with bar("hashing shared state", total) as progress:
+        return take_manifest(entries, progress), entries
+
+
+@contextmanager
+def bar(what: str, total: int) -> Iterator[Progress | None]:
+    """A progress bar on a terminal, where the package `rich` is; otherwise nothing. Short work gets none."""
+    if total < LONG_BYTES or not sys.stderr.isatty():
+        yield None
+        return
+    try:
+        from rich.console import Console
+        from rich.progress import Progress as Bar
+    except ImportError:
+        yield None
+        return
+    with Bar(console=Console(stderr=True), transient=True) as shown:
+        task = shown.add_task(what, total=total)
+        yield lambda done: shown.update(task, completed=done)

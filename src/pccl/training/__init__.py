@@ -1,0 +1,1 @@
+"""Training with PyTorch on top of the communicator. Only modules in here import torch."""

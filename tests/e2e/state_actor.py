@@ -1,0 +1,171 @@
+"""What a peer of the tests does with a shared state: hold one, change it, sync it, train with it."""
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+
+import numpy as np
+
+from pccl import (
+    Attribute,
+    CollectiveAborted,
+    SharedState,
+    SharedStateSyncStrategy,
+    SyncFailed,
+    TensorInfo,
+    TooFewPeers,
+)
+
+THOUGHT_S = 0.05
+"""A step takes some time, so that others can come and go between two of them."""
+
+
+class StateActor:
+    """For a peer that has a `communicator`."""
+
+    def hold(self, entries, seed, revision=0, free=()):
+        """Entries as (name, count, dtype), filled with what the seed gives."""
+        draw = np.random.default_rng(seed)
+        self.arrays = {
+            name: np.frombuffer(bytearray(draw.bytes(count * np.dtype(dtype).itemsize)), dtype)
+            for name, count, dtype in entries
+        }
+        infos = [
+            TensorInfo.from_numpy(array, name, allow_content_inequality=name in free)
+            for name, array in self.arrays.items()
+        ]
+        self.state = SharedState(infos)
+        self.state.revision = revision
+        return {"digest": self.digest(), "bytes": sum(array.nbytes for array in self.arrays.values())}
+
+    def digest(self):
+        return hashlib.sha256(b"".join(array.tobytes() for array in self.arrays.values())).hexdigest()
+
+    def sync(self, strategy="ENFORCE_POPULAR", die_at=None):
+        if die_at is not None:
+            threading.Thread(target=self.die_transferring, args=(die_at,), daemon=True).start()
+        try:
+            info = self.communicator.sync_shared_state(self.state, SharedStateSyncStrategy[strategy])
+        finally:
+            self.synced = {"revision": self.state.revision, "digest": self.digest()}
+        return {**self.synced, "tx": info.tx_bytes, "rx": info.rx_bytes}
+
+    def held(self):
+        return {"revision": self.state.revision, "digest": self.digest()}
+
+    def die_transferring(self, moved_bytes):
+        transfers = self.communicator._membership._shell.transfers._running
+        while not any(each.transfer.moved_bytes >= moved_bytes for each in list(transfers.values())):
+            pass
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def alter(self, entry, place):
+        """Change one element."""
+        self.arrays[entry].view(np.uint8)[place] ^= 1
+        return {}
+
+    def build(self, learner):
+        """What takes long is done before anybody waits for this peer."""
+        self.learner = NumpyLearner() if learner == "numpy" else TorchLearner()
+        return {}
+
+    def train_state(self, steps):
+        """So many optimizer steps in step with the others, from whatever they hold; the digest of each revision."""
+        learn, digests = self.learner, {}
+        while learn.state.revision < steps and not select.select([sys.stdin], [], [], THOUGHT_S)[0]:
+            # A newcomer starts where the others are after they have let it in.
+            if digests and self.communicator.are_peers_pending():
+                self.communicator.update_topology()
+            self._sync_until_done(learn.state)
+            digests[learn.state.revision] = learn.digest()
+            gradient = learn.gradient(self.communicator.rank)
+            with contextlib.suppress(TooFewPeers):
+                self.communicator.all_reduce(gradient, op="avg", retry=True)
+            learn.step(gradient)
+            learn.state.push_revision()
+            self._tell_step(learn.state.revision)
+        return {"digests": digests, "size": self.communicator.get_attribute(Attribute.GLOBAL_WORLD_SIZE)}
+
+    def _sync_until_done(self, state):
+        while True:
+            try:
+                self.communicator.sync_shared_state(state)
+                return
+            except (SyncFailed, CollectiveAborted):
+                continue
+
+    def _tell_step(self, revision):
+        if revision % 10 == 0:
+            facts = {"event": "step", "revision": revision, "size": len(self.communicator.ring)}
+            os.write(1, json.dumps(facts).encode() + b"\n")
+
+
+class NumpyLearner:
+    """SGD with momentum on numbers."""
+
+    def __init__(self):
+        draw = np.random.default_rng(os.getpid())
+        self.weights = draw.standard_normal(20_000).astype(np.float32)
+        self.momentum = draw.standard_normal(20_000).astype(np.float32)
+        self.state = SharedState(
+            [TensorInfo.from_numpy(self.weights, "weights"), TensorInfo.from_numpy(self.momentum, "momentum")]
+        )
+
+    def digest(self):
+        return hashlib.sha256(self.weights.tobytes() + self.momentum.tobytes()).hexdigest()
+
+    def gradient(self, rank):
+        return self.weights * np.float32(0.1 + 0.01 * rank)
+
+    def step(self, gradient):
+        self.momentum *= np.float32(0.9)
+        self.momentum += gradient
+        self.weights -= np.float32(0.05) * self.momentum
+
+
+class TorchLearner:
+    """AdamW on a small network."""
+
+    def __init__(self):
+        import torch
+
+        torch.set_num_threads(1)
+        torch.manual_seed(os.getpid())
+        self.torch = torch
+        self.module = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 1))
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=1e-3)
+        self.state = SharedState.from_module(self.module, self.optimizer)
+        self.module.eval()
+
+    def digest(self):
+        return hashlib.sha256(b"".join(each.tensor_bytes for each in self._tensors())).hexdigest()
+
+    def _tensors(self):
+        for info in self.state.tensors:
+            entry = info._entry()
+            yield type("Bytes", (), {"tensor_bytes": bytes(_memory(entry.tensor))})
+
+    def gradient(self, rank):
+        torch = self.torch
+        data = torch.randn(16, 32, generator=torch.Generator().manual_seed(1000 * self.state.revision + rank))
+        self.optimizer.zero_grad()
+        self.module(data).square().mean().backward()
+        return torch.cat([each.grad.flatten() for each in self.module.parameters()])
+
+    def step(self, gradient):
+        place = 0
+        for each in self.module.parameters():
+            each.grad.copy_(gradient[place : place + each.numel()].reshape(each.shape))
+            place += each.numel()
+        self.optimizer.step()
+
+
+def _memory(tensor):
+    import ctypes
+
+    return (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.address)

@@ -1,0 +1,78 @@
+"""Whoever is told that it is in sync holds what everybody else does, and nothing older than what was to be had."""
+
+from typing import TYPE_CHECKING
+
+from pccl.core.effects import Answer, InSync
+from pccl.core.messages import RefusedSync, Synced, ToPeer
+from pccl.types import SharedStateSyncStrategy
+from tests.simulation.checkers.base import Checker
+from tests.simulation.ledger import Known
+
+if TYPE_CHECKING:
+    from tests.simulation.peer_host import PeerHost
+    from tests.simulation.theatre import Theatre
+
+
+class OneState(Checker):
+    """All peers that a sync puts in step hold the same content at the same revision."""
+
+    name = "one state"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._agreed: dict[int, tuple[int, bytes]] = {}
+        """By attempt."""
+
+    def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
+        if isinstance(answer, InSync):
+            agreed = self._agreed.setdefault(answer.attempt, (answer.revision, host.word))
+            if agreed != (answer.revision, host.word):
+                raise self.fail(f"{host.name} is in sync with {host.word!r} at {answer.revision}, others with {agreed}")
+
+
+class HighestWins(Checker):
+    """Nobody is put in step with a revision below one that a voter offered, unless that one was refused."""
+
+    name = "highest wins"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._refused: set[int] = set()
+        self._agreed: dict[int, int] = {}
+        """By group, the last revision that anybody was put in step with."""
+        self._elected: dict[int, int] = {}
+
+    def master_handles(self, event: object) -> None:
+        self._refused = set()
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        if isinstance(message, RefusedSync):
+            self._refused.add(known.connection)
+        if not isinstance(message, Synced):
+            return
+        self._elected[known.group] = message.revision
+        group = [each for each in self.ledger.electorate() if each.group == known.group]
+        missing = [each for each in group if each.claim is None and each.connection not in self._answered(message)]
+        if missing:
+            raise self.fail(f"{known.peer[:8]} is in sync without the vote of {missing[0].peer[:8]}")
+        agreed = self._agreed.get(known.group)
+        for each in group:
+            claim = each.claim
+            if claim is None or claim.strategy is SharedStateSyncStrategy.RECEIVE_ONLY:
+                continue
+            legal = agreed is None or claim.revision <= agreed + 1
+            if legal and claim.revision > message.revision:
+                raise self.fail(f"{each.peer[:8]} offered {claim.revision}, but {message.revision} was elected")
+
+    def master_handled(self, event: object) -> None:
+        for group, revision in self._elected.items():
+            self._agreed[group] = revision
+        self._elected = {}
+        groups = {each.group for each in self.ledger.accepted()}
+        self._agreed = {group: revision for group, revision in self._agreed.items() if group in groups}
+
+    def _answered(self, message: Synced) -> set[int]:
+        """Those of this sync that have their answer already, whose claims the ledger has closed."""
+        return {
+            each.connection for each in self.ledger.known.values() if each.synced == message.attempt
+        } | self._refused

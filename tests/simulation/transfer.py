@@ -1,0 +1,124 @@
+"""Transfers of shared states: a revision and a word in place of tensors.
+
+A puller gets the elected word from any holder that serves the same attempt over a lane that passes bytes; with none
+left it fails. Holders serve until each of their pullers has said goodbye or its lanes have broken.
+"""
+
+from typing import TYPE_CHECKING
+
+from pccl.core.effects import AbortTransfer, StartTransfer, TransferEnded
+from tests.simulation.lanes import LaneEnd, LaneKey, returned
+from tests.simulation.plane import NO_PROGRESS_S
+
+if TYPE_CHECKING:
+    from tests.simulation.peer_host import PeerHost
+
+
+class Transfer:
+    """One peer's part."""
+
+    def __init__(self, host: "PeerHost", effect: StartTransfer) -> None:
+        self.host = host
+        self.effect = effect
+        self.ended = False
+        self.open: set[LaneKey] = {key for keys in effect.lanes for key in keys}
+        """Lanes that are neither broken nor, for a holder, said goodbye on."""
+        self.broken: set[LaneKey] = set()
+
+    def ends(self) -> list[LaneEnd]:
+        """The lanes lent to it that are still there."""
+        keys = [key for keys in self.effect.lanes for key in keys]
+        return [self.host.lanes[key] for key in keys if key in self.host.lanes]
+
+    def lane_broke(self, end: LaneEnd, cause: str) -> None:
+        """A lent lane was closed by the other end or cut."""
+        self.broken.add(end.key)
+        self.open.discard(end.key)
+        self.host.theatre.scheduler.after(0.01, self.look)
+
+    def look(self) -> None:
+        """Is it over?"""
+        if self.ended or self.host.gone:
+            return
+        if self.host.frozen:
+            self._look_again()
+        elif not self.effect.pull:
+            if not self.open:
+                self.end("")
+        elif any(self._serves(end) for end in self.ends()):
+            self.host.word = self.effect.content
+            self.end("")
+        elif self.open:
+            self._look_again()
+        else:
+            self.end("no holder is left")
+
+    def _look_again(self) -> None:
+        self.host.theatre.scheduler.after(0.5, self.look)
+
+    def _serves(self, end: LaneEnd) -> bool:
+        holder = self.host.theatre.peers.get(end.other)
+        if end.key not in self.open or end.connection.vanished or holder is None or holder.frozen:
+            return False
+        serving = holder.transfers.get(self.effect.attempt)
+        return serving is not None and not serving.effect.pull and end.key in serving.open
+
+    def hear_goodbye(self, key: LaneKey) -> None:
+        """A puller needs nothing more over this lane."""
+        self.open.discard(key)
+        self.look()
+
+    def end(self, cause: str) -> None:
+        """It is over; only the first end counts."""
+        if self.ended or self.host.gone:
+            return
+        self.ended = True
+        if self.effect.pull:
+            self._say_goodbye()
+        self.host.post(self._let_go, cause)
+
+    def _say_goodbye(self) -> None:
+        theatre = self.host.theatre
+        for end in self.ends():
+            holder = theatre.peers.get(end.other)
+            serving = None if holder is None else holder.transfers.get(self.effect.attempt)
+            if serving is not None and holder is not None and end.key in self.open:
+                delay_s = theatre.network.delay(self.host.distance_s + holder.distance_s)
+                theatre.scheduler.after(delay_s, holder.post, serving.hear_goodbye, end.key)
+            elif end.key in self.open:
+                # It has not begun: what we said waits for it, but nobody remembers that here.
+                self.broken.add(end.key)
+
+    def _let_go(self, cause: str) -> None:
+        for end in self.ends():
+            if end.key in self.broken:
+                end.transfer = None
+                del self.host.lanes[end.key]
+                end.close("broken by a transfer")
+            else:
+                end.transfer = None
+                returned(end)
+        del self.host.transfers[self.effect.attempt]
+        broken = tuple(sorted(self.broken))
+        self.host.handle(TransferEnded(self.effect.attempt, cause, broken))
+
+
+def start(host: "PeerHost", effect: StartTransfer) -> None:
+    """A peer lends lanes and pulls or serves."""
+    transfer = host.transfers[effect.attempt] = Transfer(host, effect)
+    for end in transfer.ends():
+        end.transfer = transfer
+        if not end.connection.open(end.side):
+            transfer.lane_broke(end, "closed before it began")
+    scheduler, plan = host.theatre.scheduler, host.theatre.plan
+    if effect.pull:
+        scheduler.after(host.theatre.random.uniform(0.0, plan.run_s), transfer.look)
+    # A lane that passes nothing is found out by whoever waits for bytes on it.
+    scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.end, "no progress")
+
+
+def abort(host: "PeerHost", effect: AbortTransfer) -> None:
+    """A peer wants its transfer to stop."""
+    transfer = host.transfers[effect.attempt]
+    transfer.broken |= transfer.open
+    host.theatre.scheduler.after(0.05, transfer.end, "aborted")

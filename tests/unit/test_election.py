@@ -1,0 +1,110 @@
+"""Whose shared state wins: each rule by itself, and all of them against a plain reading of the text."""
+
+from itertools import product
+
+import pytest
+
+from pccl.core.election import Claim, elect
+from pccl.types import PeerId, SharedStateSyncStrategy
+
+POPULAR = SharedStateSyncStrategy.ENFORCE_POPULAR
+RECEIVE = SharedStateSyncStrategy.RECEIVE_ONLY
+SEND = SharedStateSyncStrategy.SEND_ONLY
+
+
+def claim(revision, word, strategy=POPULAR, layout="layout"):
+    return Claim(revision, strategy, layout.encode(), word.encode())
+
+
+def claims(*each):
+    """In the order of seniority: anna, bert, carl, dora, emil."""
+    return dict(zip(map(PeerId, ("anna", "bert", "carl", "dora", "emil")), each, strict=False))
+
+
+def outcome(elected):
+    word = elected.claim.content.decode() if elected.claim else None
+    return word, list(elected.holders), list(elected.pullers), [peer for peer, _ in elected.refused]
+
+
+def test_in_step_nobody_pulls():
+    same = claim(3, "x")
+    assert outcome(elect(claims(same, same, same), 2)) == ("x", ["anna", "bert", "carl"], [], [])
+    assert outcome(elect(claims(same, same), 3)) == ("x", ["anna", "bert"], [], [])  # the same revision once more
+
+
+def test_a_checkpoint_beats_any_number_of_fresh_ones():
+    fresh = claim(0, "fresh")
+    for place in range(4):
+        voters = [fresh] * 4
+        voters[place] = claim(13, "saved")
+        word, holders, pullers, _ = outcome(elect(claims(*voters), None))
+        assert (word, len(holders), len(pullers)) == ("saved", 1, 3)
+
+
+def test_the_most_popular_content_wins_among_equal_revisions():
+    odd, popular = claim(5, "odd"), claim(5, "popular")
+    assert outcome(elect(claims(odd, popular, popular), 4)) == ("popular", ["bert", "carl"], ["anna"], [])
+
+
+def test_the_eldest_decides_a_tie():
+    assert outcome(elect(claims(claim(5, "b"), claim(5, "a")), 4))[0] == "b"
+    assert outcome(elect(claims(claim(5, "a"), claim(5, "b")), 4))[0] == "a"
+
+
+def test_a_revision_from_another_history_does_not_win():
+    elected = elect(claims(claim(4, "ours"), claim(9, "theirs"), claim(9, "theirs")), 4)
+    assert outcome(elected) == ("ours", ["anna"], ["bert", "carl"], [])
+
+
+def test_one_that_nobody_can_match_is_all_there_is():
+    """Everybody came back from a later checkpoint: then that is the history."""
+    elected = elect(claims(claim(9, "x"), claim(9, "x")), 4)
+    assert outcome(elected) == ("x", ["anna", "bert"], [], [])
+
+
+def test_who_only_receives_never_wins_nor_serves():
+    shy = claim(7, "shy", RECEIVE)
+    assert outcome(elect(claims(shy, shy, claim(3, "x")), None)) == ("x", ["carl"], ["anna", "bert"], [])
+    equal = claim(3, "x", RECEIVE)
+    elected = elect(claims(equal, claim(3, "x")), None)
+    assert (elected.holders, elected.content, elected.pullers) == (("bert",), ("anna",), ())
+
+
+def test_nobody_sends():
+    shy = claim(0, "x", RECEIVE)
+    elected = elect(claims(shy, shy), None)
+    assert outcome(elected) == (None, [], [], ["anna", "bert"])
+    assert "one peer must send" in elected.refused[0][1]
+
+
+def test_one_sender_beats_all_others():
+    sender = claim(0, "sent", SEND)
+    others = [claim(1, "x")] * 3
+    assert outcome(elect(claims(*others, sender), None)) == ("sent", ["dora"], ["anna", "bert", "carl"], [])
+
+
+def test_senders_that_differ_are_told():
+    elected = elect(claims(claim(1, "a", SEND), claim(1, "b", SEND), claim(0, "c", RECEIVE)), None)
+    assert outcome(elected) == ("a", ["anna"], ["carl"], ["bert"])
+    assert "anna" in elected.refused[0][1]
+
+
+@pytest.mark.parametrize("agreed", [None, 0, 1])
+def test_every_small_election(agreed):
+    kinds = [
+        claim(revision, word, strategy)
+        for revision, word, strategy in product((0, 1, 2), "ab", (POPULAR, RECEIVE, SEND))
+    ]
+    for voters in product(kinds, repeat=3):
+        given = claims(*voters)
+        elected = elect(given, agreed)
+        everybody = [*elected.holders, *elected.content, *elected.pullers, *(peer for peer, _ in elected.refused)]
+        assert sorted(everybody) == sorted(given), "each voter has exactly one part"
+        if elected.claim is None:
+            assert all(each.strategy is RECEIVE for each in voters)
+            continue
+        assert elected.holders
+        assert all(given[peer].state == elected.claim.state for peer in (*elected.holders, *elected.content))
+        assert all(given[peer].state != elected.claim.state for peer in elected.pullers)
+        assert all(given[peer].strategy is not RECEIVE for peer in elected.holders)
+        assert all(given[peer].strategy is SEND for peer, _ in elected.refused)
