@@ -17,7 +17,7 @@ after a restart are strangers for one round trip. Past this the oldest goes, not
 connections then pushes out its own, and a peer, which speaks at once, gets through."""
 
 _LINKS_AT_ONCE = 4
-"""While a new ring is tried the old one stands: two neighbours in each."""
+"""While a new ring is tried the old one stands: two neighbours in each. In a mesh the old one are all other peers."""
 
 _CALLERS_AT_ONCE = 2
 """Both neighbours of a new ring may dial all their lanes in the same instant."""
@@ -55,9 +55,13 @@ def peer_bounds(lanes: int, connection_dead_s: float) -> Bounds:
     training script from opening its next file. Raises `UsageError` when the lanes do not fit into the rest."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
-    expected = lanes or MasterLimits().default_lanes
-    strangers = max(min(descriptors // 8, STRANGERS_MAX), _CALLERS_AT_ONCE * expected)
-    least = _LINKS_AT_ONCE * expected + 2 * _CALLERS_AT_ONCE * expected
+    master = MasterLimits()
+    expected = lanes or master.default_lanes
+    per_link = expected + 1  # the express lane
+    meshed = expected <= master.mesh_lanes_max
+    links = master.mesh_peers_max + 1 if meshed else _LINKS_AT_ONCE
+    strangers = max(min(descriptors // 8, STRANGERS_MAX), _CALLERS_AT_ONCE * per_link)
+    least = links * per_link + 2 * _CALLERS_AT_ONCE * per_link
     if least > descriptors - descriptors // 4:
         raise UsageError(
             f"p2p_connection_pool_size (PCCL_LANES): {expected} lanes to each neighbour can take {least} descriptors "
