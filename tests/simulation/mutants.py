@@ -8,6 +8,7 @@ from unittest.mock import PropertyMock, patch
 
 from msgspec import Struct
 
+from pccl.core import election
 from pccl.core.admission import Admission
 from pccl.core.ballot import Ballot
 from pccl.core.collectives import Collectives
@@ -15,6 +16,7 @@ from pccl.core.lanes import Lanes, LinkEnd
 from pccl.core.liveness import Liveness
 from pccl.core.master import Master
 from pccl.core.peer import Peer
+from pccl.core.syncs import Syncs
 from pccl.core.wiring import LinkStage, Wiring
 from tests.simulation.runner import Verdict, play
 
@@ -26,7 +28,7 @@ class Mutant(Struct, frozen=True):
     """A rule and how to break it."""
 
     rule: str
-    owner: type
+    owner: Any
     name: str
     broken: Any
 
@@ -103,14 +105,21 @@ def _fail_unless_it_stood(self: Any, link: Any, cause: str, now: float) -> None:
         _FAIL(self, link, cause, now)
 
 
-def _break_running_only(self: Any, link: Any, cause: str, now: float) -> None:
-    kept = [(life, dict(life.parcels)) for life in self.voting() if life.group == link.group]
-    _BREAK(self, link, cause, now)
-    for life, parcels in kept:
-        life.parcels = parcels
+def _report_without_cause(self: Any, member: Any, attempt: int, cause: str) -> None:
+    _REPORT_SYNC(self, member, attempt, "")
 
 
-_BREAK = Collectives.break_link
+def _popular_only(candidates: Any) -> Any:
+    states = [claim.state for claim in candidates.values()]
+    return max(candidates.values(), key=lambda claim: states.count(claim.state))
+
+
+def _wait_for_nobody(self: Any, sync: Any, now: float) -> None:
+    _START_SYNC(self, sync, now)
+    sync.unreported.clear()
+
+
+_REPORT_SYNC, _START_SYNC = Syncs.report, Syncs._start
 _ADVANCE, _START, _REPORT, _LEND = Admission.advance, Collectives.advance, Collectives.report, Lanes.lend
 _REST, _FAIL, _REPORT_DOWN = Wiring._rest, Wiring._fail, Wiring.report_down
 
@@ -154,12 +163,16 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             _around(Admission._judge_trial, "_go_around", lambda *_: False),
         ),
     ),
-    "believe every parcel": (
-        Mutant("a vote counts as one without a parcel", Wiring, "reaches_all", lambda self, peer, others: True),
+    "in step before the transfer": (
+        Mutant("all are in step when the last transfer is over", Syncs, "_start", _wait_for_nobody),
     ),
-    "forget what a link carried": (
-        Mutant("parcels of a broken link may be lost", Collectives, "break_link", _break_running_only),
+    "count the votes of the lost in a sync": (
+        Mutant("a sync forgets who is gone", Syncs, "lose", lambda self, member: None),
     ),
+    "forgive a puller that failed": (
+        Mutant("who did not get it makes all call again", Syncs, "report", _report_without_cause),
+    ),
+    "elect the most popular revision": (Mutant("the highest wins", election, "_most_popular", _popular_only),),
     "never kick": (Mutant("a silent peer is kicked", Liveness, "watch", lambda self, waited_for, now: []),),
     "leave contradictions alone": (
         Mutant("calls that cannot complete fail", Master, "_refuse_contradicting", lambda self, now: None),
