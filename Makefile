@@ -30,7 +30,7 @@ format: $(INSTALLED) ## rewrite the sources the way the linters want them
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
 
-demo: $(INSTALLED) ## a master and real peers that join, die and come later
+demo: $(INSTALLED) ## a master and real peers that train, die and come later
 	$(BIN)/pccl demo $(ARGS)
 
 sim: $(INSTALLED) ## the simulator (ARGS='--help' for its options)

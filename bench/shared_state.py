@@ -1,11 +1,16 @@
-"""Shared state on one machine: hashing, manifests of few and many entries, and a pull from one to three holders.
+"""Shared state: hashing, manifests, a pull from one to three holders, and the public call with real peers.
 
     python bench/shared_state.py [--bytes 1G] [--holders 1 2 3] [--lanes 2] [--rounds 3]
+    sudo python bench/shared_state.py --wan [--bytes 256M] [--rounds 3]
 
-Holders are processes of their own, each with the whole state in 64 entries; the requester, this process, begins with
-zeros in every round. The links are loopback, so what is measured is CPU: all holders and the requester share the cores
-of this machine, and more holders cannot be faster than one once those are busy. What several holders bring on a network
-is for `bench/wan.py` to say.
+On one machine: holders are processes of their own, each with the whole state in 64 entries; the requester, this
+process, begins with zeros in every round. The links are loopback, so what is measured is CPU: all holders and the
+requester share the cores of this machine, and more holders cannot be faster than one once those are busy. Then with a
+master and peers, through `sync_shared_state`: in step, and a newcomer that pulls from three holders, one of which is
+killed half way.
+
+With `--wan`, which needs root: a newcomer pulls through `sync_shared_state` from one holder and from three, on an
+emulated network (see `wanlab`) of four hosts, 50 ms, 200 Mbit/s from each.
 
 Prints a JSON line per measurement, then a table. `cpu_s_per_gb` counts the requester and all holders.
 """
@@ -19,9 +24,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import xxhash
+from public_sync import in_step, killed_holder, over_wan
+from wanlab import Wan
 
 from pccl.dataplane.agenda import Goal
 from pccl.dataplane.buffers import tensor
@@ -34,6 +42,9 @@ ENTRIES = 64
 STALL_S = 30.0
 SMALL_BYTES = 4096
 """Of each entry when manifests are timed: so little that the number of entries is what counts."""
+
+WAN = Wan(hosts=4, round_trip_ms=50, rate_mbit=200)
+IN_STEP_PEERS, IN_STEP_CALLS = 3, 50
 
 Line = dict[str, object]
 
@@ -183,28 +194,55 @@ def table(lines: list[Line]) -> None:
             case {"what": "pull"}:
                 rates = f"{line['gb_per_s']} GB/s, {line['cpu_s_per_gb']} CPU s per GB"
                 print(f"pull from {line['holders']} holders, {line['lanes']} lanes each: {line['median_s']} s, {rates}")
+            case {"what": "in step"}:
+                took = f"{line['median_ms']:>8} ms, {line['cpu_ms_per_peer']} CPU ms for each peer"
+                print(f"sync in step, {line['peers']} peers, {line['entries']:>5} entries: {took}")
+            case {"what": "killed holder"}:
+                counts = f"{line['received_bytes']} bytes received, {line['received_again_bytes']} of them again"
+                print(f"sync of {line['bytes']} bytes, 1 of 3 holders killed: {line['seconds']} s, {counts}")
+            case {"what": "wan"}:
+                shares = f"{line['mbit']} Mbit/s, {line['share_of_rate']} of what its holders can send"
+                print(f"sync over the wide-area network from {line['holders']}: {line['median_s']} s, {shares}")
+
+
+def measure_here(chosen: argparse.Namespace) -> Iterator[Line]:
+    nbytes = chosen.bytes or 1 << 30
+    yield hashing(nbytes, chosen.rounds)
+    for number in (1, 100, 1000):
+        yield manifests(number, chosen.rounds)
+    for holders in chosen.holders:
+        yield pulls(nbytes, holders, chosen.lanes, chosen.rounds)
+    for number in (1, 100, 1000):
+        yield in_step(number, IN_STEP_PEERS, IN_STEP_CALLS)
+    yield killed_holder(nbytes)
+
+
+def measure_wan(chosen: argparse.Namespace) -> Iterator[Line]:
+    for holders in (1, WAN.hosts - 1):
+        yield over_wan(WAN, chosen.bytes or 256 << 20, holders, chosen.rounds)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--bytes", type=size_in_bytes, default=1 << 30)
+    parser.add_argument("--bytes", type=size_in_bytes, help="1G, over the wide-area network 256M")
     parser.add_argument("--holders", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--lanes", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--wan", action="store_true", help="the emulated network only; needs root")
     parser.add_argument("--hold", type=int, help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.hold is not None:
         hold(chosen.hold, chosen.lanes)
         return
+    if chosen.wan and os.geteuid() != 0:
+        raise SystemExit("--wan makes network namespaces, and only root may: run it with sudo")
     lines: list[Line] = []
-    for measure in (
-        lambda: hashing(chosen.bytes, chosen.rounds),
-        *(lambda number=number: manifests(number, chosen.rounds) for number in (1, 100, 1000)),
-        *(lambda holders=n: pulls(chosen.bytes, holders, chosen.lanes, chosen.rounds) for n in chosen.holders),
-    ):
-        lines.append(measure())
-        print(json.dumps(lines[-1]), flush=True)
+    for line in measure_wan(chosen) if chosen.wan else measure_here(chosen):
+        lines.append(line)
+        print(json.dumps(line), flush=True)
     table(lines)
+    if chosen.wan:
+        print(f"three holders are {lines[1]['mbit'] / lines[0]['mbit']:.2f} times as fast as one")
 
 
 if __name__ == "__main__":

@@ -121,7 +121,11 @@ def test_the_demo_tells_its_story():
         check=False,
     )
     assert process.returncode == 0, process.stdout + process.stderr
-    assert "summary: 5 peers joined, 1 was killed" in process.stdout
+    assert "summary: 6 peers joined, 1 was killed, 5 hold the same bits" in process.stdout
+    digests = [line.split()[-1] for line in process.stdout.splitlines() if "digest" in line]
+    assert len(digests) == 5
+    assert len(set(digests)) == 1
+    assert process.stdout.count("and received 784 bytes") == 5  # all but the first to come: weights and momentum
 
 
 # ── the communicator ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     master = commands.add_parser("master", help="decide who is in and which collective runs, until interrupted")
     master.add_argument("--listen", default="0.0.0.0:48148", metavar="HOST:PORT", help="default: %(default)s")
-    commands.add_parser("demo", help="a master and real peers on this machine that join, die and come later")
+    commands.add_parser("demo", help="a master and real peers on this machine that train, die and come later")
     add_arguments(commands.add_parser("stress", help="kill and stop real peers by seed, and check every sum"))
     chosen = parser.parse_args(arguments)
     # Imported when chosen: a master has no use for what the demo needs.

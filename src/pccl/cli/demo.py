@@ -1,186 +1,168 @@
-"""`pccl demo`: a master and four real peers that join, one is killed, one comes later, told in words as it happens.
+"""`pccl demo`: a master and four real peers train a model; one is killed, two come later; told in words as it happens.
 
 Owns the story and the checks that it went as told. Must not know more than what the processes print.
 """
 
-import json
-import os
-import queue
+import math
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
+from statistics import median
 from typing import IO, Any
 
-PATIENCE_S = 10.0
-"""Each event of the story takes well under a second; a machine that needs more than this is not telling the story."""
+from pccl.cli.demo_stage import PATIENCE_S, Actor, Stage, StoryFailed
 
+SCENE_STEPS = 60
+"""Between two events: one or two seconds, enough to see the loss go on falling."""
 
-class StoryFailed(Exception):
-    """Something did not happen as told."""
+SHOWN_STEPS = 20
+"""A line about the loss every so many steps."""
 
+FALLEN = 4.0
+"""The loss must end below its beginning by at least this factor; it is tens as a rule."""
 
-class Actor:
-    """A process of the story: its lines arrive in a queue."""
-
-    def __init__(self, name: str, arguments: list[str]) -> None:
-        self.name = name
-        self.peer = ""
-        environment = dict(os.environ)
-        # The sources this demo runs from are those that its processes run, installed or not.
-        paths = [str(Path(__file__).parents[2]), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        self.process = subprocess.Popen(
-            [sys.executable, "-u", "-m", *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
-        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line.strip())
-        self._lines.put("")
-
-    def line(self, deadline: float) -> str:
-        """The next line; raises `StoryFailed` when none comes."""
-        try:
-            line = self._lines.get(timeout=max(0.0, deadline - time.monotonic()))
-        except queue.Empty:
-            raise StoryFailed(f"{self.name} said nothing for {PATIENCE_S:g} s") from None
-        if not line:
-            raise StoryFailed(f"{self.name} ended (exit status {self.process.wait()})")
-        return line
-
-    def expect(self, event: str, **facts: object) -> dict[str, Any]:
-        """Wait for this event with these facts; others before it are passed over."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            said: dict[str, Any] = json.loads(self.line(deadline))
-            if said["event"] == "failed":
-                raise StoryFailed(f"{self.name} failed: {said['error']}: {said['reason']}")
-            if said["event"] == event and all(said[name] == value for name, value in facts.items()):
-                return said
-
-    def leave(self) -> None:
-        """Ask a peer to say goodbye."""
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-
-    def end(self) -> None:
-        """Whatever happened, leave no process behind."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.peer[:8]})" if self.peer else self.name
+BAR_LEAST, BAR_PER_DECADE = 1e-3, 10
+"""The bar of a loss is logarithmic, and empty at this one."""
 
 
 class Story:
-    """The actors on stage, and the voice that tells what they do."""
+    """The voice that tells what the actors do, and what it noticed meanwhile."""
 
-    def __init__(self, out: IO[str], stage: ExitStack) -> None:
+    def __init__(self, out: IO[str], stack: ExitStack) -> None:
         self._out = out
-        self._stage = stage
         self._began = time.monotonic()
-        self.address = ""
-
-    def say(self, sentence: str) -> None:
-        print(f"[{time.monotonic() - self._began:6.2f} s] {sentence}", file=self._out, flush=True)
-
-    def enter(self, name: str, *arguments: str) -> Actor:
-        actor = Actor(name, list(arguments))
-        self._stage.callback(actor.end)
-        return actor
-
-    def open(self) -> Actor:
-        master = self.enter("the master", "pccl.cli", "master", "--listen", "127.0.0.1:0")
-        words = master.line(time.monotonic() + PATIENCE_S).split()
+        self.stage = Stage(stack, self._heard)
+        self.master = self.stage.enter("the master", "pccl.cli", "master", "--listen", "127.0.0.1:0")
+        self.stage.until(lambda: "line" in self.master.said, "the master starts")
+        words = self.master.said["line"]["words"].split()
         self.address = next(word for word in words if word.startswith("127.0.0.1:"))
-        self.say(f"the master listens on {self.address}")
-        return master
+        self.peers: list[Actor] = []
+        """Those that train now."""
+        self.steps_s: list[float] = []
+        """What each step of each peer took since this was last emptied."""
 
-    def arrive(self, name: str) -> Actor:
-        return self.enter(name, "pccl.cli.demo_peer", self.address)
+    def say(self, sentence: str = "") -> None:
+        print(f"[{time.monotonic() - self._began:5.2f} s] {sentence}".rstrip(), file=self._out, flush=True)
 
-    def accepted(self, peer: Actor) -> None:
-        peer.peer = peer.expect("accepted")["peer"]
-        self.say(f"{peer} is accepted")
+    def _heard(self, actor: Actor, said: dict[str, Any]) -> None:
+        if said["event"] == "step":
+            self.steps_s.append(said["took_s"])
+            if actor is self.peers[0] and said["revision"] % SHOWN_STEPS == 0:
+                self.say(
+                    f"    step {said['revision']:4}   ring of {said['size']}   loss {said['loss']:8.4f}  {bar(said)}"
+                )
 
-    def together(self, peers: list[Actor]) -> int:
-        """Wait until all of them see a ring of exactly them; its epoch."""
-        epochs = {peer.expect("epoch", size=len(peers))["epoch"] for peer in peers}
-        if len(epochs) != 1:
-            raise StoryFailed(f"a ring of {len(peers)} has different epochs: {sorted(epochs)}")
-        return int(epochs.pop())
+    def arrive(self, *names: str) -> list[Actor]:
+        """Start peers, and wait until they train with all others; they come with random weights at revision 0."""
+        newcomers = [self.stage.enter(name, "pccl.cli.demo_peer", self.address) for name in names]
+        self.peers += newcomers
+        self.stage.until(lambda: all("synced" in each.said for each in newcomers), f"{' and '.join(names)} join")
+        size = len(self.peers)
+        self.stage.until(lambda: all(each.fact("step", "size") == size for each in self.peers), f"a ring of {size}")
+        return newcomers
+
+    def describe(self, newcomer: Actor) -> None:
+        synced, own = newcomer.said["synced"], newcomer.said["accepted"]
+        self.say(
+            f"{newcomer} joined with random weights (revision 0, loss {own['loss']:.4f}) and received "
+            f"{synced['received_bytes']:,} bytes: revision {synced['revision']}, loss {synced['loss']:.4f}"
+        )
+
+    def train(self, steps: int) -> None:
+        """Let some steps pass."""
+        target = self.peers[0].revision + steps
+        self.stage.until(lambda: self.peers[0].revision >= target, f"step {target}")
+
+    def kill(self, victim: Actor) -> float:
+        """End a peer without warning; the longest step of any survivor around it."""
+        self.peers.remove(victim)
+        self.stage.dead.append(victim)
+        self.steps_s.clear()
+        victim.process.send_signal(signal.SIGKILL)
+        size = len(self.peers)
+        self.stage.until(lambda: all(each.fact("step", "size") == size for each in self.peers), "the survivors go on")
+        return max(self.steps_s)
+
+    def finish(self) -> None:
+        """Have all peers end after one and the same step, and say goodbye."""
+        for peer in self.peers:
+            peer.end_input()
+        self.stage.until(lambda: all("left" in each.said for each in self.peers), "all say goodbye")
+        self.master.process.send_signal(signal.SIGTERM)
+        if self.master.process.wait(PATIENCE_S) != 0:
+            raise StoryFailed(f"the master's exit status is {self.master.process.returncode}")
 
 
-@contextmanager
-def _timed() -> Iterator[list[float]]:
-    took = [0.0]
-    began = time.monotonic()
-    yield took
-    took[0] = time.monotonic() - began
+def bar(said: dict[str, Any]) -> str:
+    """The loss as a length, logarithmic: it falls by a factor of ten for every ten characters."""
+    return "█" * max(0, round(BAR_PER_DECADE * math.log10(max(said["loss"], BAR_LEAST) / BAR_LEAST)))
+
+
+def judge(peers: list[Actor], first_loss: float) -> str:
+    """What is wrong with the end of the story; empty if nothing is."""
+    digests = {each.fact("ended", "digest") for each in peers}
+    if len(digests) != 1 or None in digests:
+        return f"the peers hold {len(digests)} different models"
+    loss = peers[0].fact("ended", "loss")
+    if not loss * FALLEN < first_loss:
+        return f"the loss went from {first_loss:.4f} to {loss:.4f} only"
+    return ""
 
 
 def tell(out: IO[str]) -> int:
     """Tell the story; the exit status."""
-    with ExitStack() as stage:
-        story = Story(out, stage)
+    began = time.monotonic()
+    with ExitStack() as stack:
         try:
+            story = Story(out, stack)
             _act(story)
         except StoryFailed as failure:
-            story.say(f"THIS DID NOT HAPPEN AS TOLD: {failure}")
+            print(f"[{time.monotonic() - began:5.2f} s] THIS DID NOT HAPPEN AS TOLD: {failure}", file=out, flush=True)
             return 1
     return 0
 
 
 def _act(story: Story) -> None:
-    master = story.open()
-    ada = story.arrive("Ada")
-    story.accepted(ada)
-    story.say("the first peer needs nobody's vote; three more come and are candidates until Ada votes for them")
-    others = [story.arrive(name) for name in ("Ben", "Cleo", "Dan")]
-    for peer in others:
-        story.accepted(peer)
-    epoch = story.together([ada, *others])
-    story.say(f"epoch {epoch}: a ring of 4, the same on every peer")
+    story.say(f"the master listens on {story.address}; it decides who is in, and never sees a weight")
+    founder, *newcomers = sorted(story.arrive("Ada", "Ben", "Cleo", "Dan"), key=_came_at)
+    first_loss = float(founder.fact("accepted", "loss"))
+    story.say(f"{founder} was the first to come, and began with random weights: loss {first_loss:.4f}")
+    for newcomer in newcomers:
+        story.describe(newcomer)
+    story.say("four peers train: each computes the gradient of its own data, and all step with the average")
+    story.steps_s.clear()
+    story.train(SCENE_STEPS)
 
-    ben, cleo, dan = others
+    usual_s, cleo = median(story.steps_s), story.peers[2]
     story.say(f"{cleo} is killed (SIGKILL): no goodbye, no clean-up")
-    with _timed() as noticed:
-        cleo.process.send_signal(signal.SIGKILL)
-        epoch = story.together([ada, ben, dan])
-    story.say(f"epoch {epoch}: the survivors are a ring of 3, {noticed[0] * 1000:.0f} ms later; nobody restarted")
-
-    story.say("Eve comes late")
-    with _timed() as joined:
-        eve = story.arrive("Eve")
-        story.accepted(eve)
-        epoch = story.together([ada, ben, dan, eve])
-    story.say(f"epoch {epoch}: a ring of 4 again, {joined[0] * 1000:.0f} ms after her process was started")
-
-    for peer in (ada, ben, dan, eve):
-        peer.leave()
-    for peer in (ada, ben, dan, eve):
-        peer.expect("left")
-        story.say(f"{peer} left with a goodbye")
-    master.process.send_signal(signal.SIGTERM)
-    if master.process.wait(PATIENCE_S) != 0:
-        raise StoryFailed(f"the master's exit status is {master.process.returncode}")
+    pause_s = story.kill(cleo)
     story.say(
-        "summary: 5 peers joined, 1 was killed, 4 said goodbye, the ring went from 4 to 3 and back to 4, "
-        f"the death was known to all after {noticed[0] * 1000:.0f} ms, the master never stopped"
+        f"the survivors go on as three: that step took them {pause_s * 1e3:.0f} ms instead of {usual_s * 1e3:.0f}; "
+        "no step was lost, nobody restarted"
+    )
+    story.train(SCENE_STEPS)
+
+    story.say("Eve and Finn come late")
+    for newcomer in story.arrive("Eve", "Finn"):
+        story.describe(newcomer)
+    story.train(SCENE_STEPS)
+    story.finish()
+    _end(story, first_loss, pause_s)
+
+
+def _came_at(peer: Actor) -> int:
+    return int(peer.fact("synced", "revision"))
+
+
+def _end(story: Story, first_loss: float, pause_s: float) -> None:
+    for peer in story.peers:
+        ended = peer.said["ended"]
+        story.say(
+            f"{peer.name:4} ends at revision {peer.revision}, loss {ended['loss']:.4f}, digest {ended['digest'][:32]}"
+        )
+    if wrong := judge(story.peers, first_loss):
+        raise StoryFailed(wrong)
+    story.say(
+        f"summary: 6 peers joined, 1 was killed, 5 hold the same bits; the loss went from {first_loss:.4f} to "
+        f"{story.peers[0].said['ended']['loss']:.4f}; the step with the death took {pause_s * 1e3:.0f} ms"
     )
