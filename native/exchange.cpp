@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "float_mode.hpp"
+
 namespace pccl {
 namespace {
 
@@ -34,6 +36,7 @@ void settle_nans(DataType type, std::uint8_t* values, std::size_t count) {
 
 void reduce_all(DataType type, ReduceOp op, std::uint8_t* out, const std::vector<const std::uint8_t*>& contributions,
                 std::size_t count) {
+    const PlainFloats guard;
     const Kernels& use = kernels();
     const auto element = static_cast<std::size_t>(type);
     std::memcpy(out, contributions.at(0), count * item_size(type));

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <thread>
 
+#include "float_mode.hpp"
+
 namespace pccl {
 namespace {
 
@@ -71,6 +73,7 @@ void Notifier::clear() const {
 }
 
 void Run::work() {
+    const PlainFloats guard;
     report_ = ring_.run();
     ended_.store(true, std::memory_order_release);
     ended_.notify_all();

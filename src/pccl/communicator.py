@@ -365,16 +365,21 @@ class Communicator:
         `CallMismatch` for a peer whose entries differ from the elected ones in name, type or length; others go on."""
         membership = self._connected("sync_shared_state")
         manifest, entries = hashed(shared_state)
-        how, digests = SharedStateSyncStrategy(strategy), (manifest.layout, manifest.content)
+        how, digests = shared_state.strategy(SharedStateSyncStrategy(strategy)), (manifest.layout, manifest.content)
         request = SyncShared(shared_state.revision, how, *digests)
-        answer, traffic = membership.sync(Holding(entries, manifest), request)
+        try:
+            answer, traffic = membership.sync(Holding(entries, manifest), request)
+        except BaseException:
+            shared_state.interrupted(membership.pulled)
+            raise
         if traffic.received_bytes:
             shared_state.take()
-        if isinstance(answer, Failure) and answer.revision is not None:
-            shared_state.revision = answer.revision  # this peer has it; others do not
-        answer = _value(answer)
-        assert isinstance(answer, InSync), "a sync is answered with what is held"
-        shared_state.revision = answer.revision
+        held = answer.revision if isinstance(answer, InSync | Failure) else None
+        if held is None:
+            shared_state.interrupted(membership.pulled)
+        else:
+            shared_state.revision = held  # also after a failure, if it was that of somebody else
+        _value(answer)
         return SharedStateSyncInfo(traffic.sent_bytes, traffic.received_bytes)
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,6 +7,7 @@ collected. Must not know how anything is decided or sent.
 
 import asyncio
 import atexit
+import contextlib
 import logging
 import os
 import secrets
@@ -131,6 +132,16 @@ class Membership:
             return self._thread.run(_sync(shell, holding, request))
         except LoopEnded:
             return _CLOSED, Traffic()
+        except BaseException:
+            # Ctrl-C: the tensors are the caller's again when this returns.
+            with contextlib.suppress(LoopEnded):
+                self._thread.run(shell.transfers.withdraw())
+            raise
+
+    @property
+    def pulled(self) -> bool:
+        """The latest sync wrote to its tensors, or may have."""
+        return self._shell is not None and self._shell.transfers.pulled
 
     def call_alone(self, what: str, request: Request) -> Answer:
         """Like `call`, for one that must find no collective of ours unfinished."""
@@ -234,9 +245,17 @@ def _tell(reason: str) -> None:
 
 
 async def _sync(shell: PeerShell, holding: Holding, request: SyncShared) -> tuple[Answer, Traffic]:
-    shell.transfers.offer(holding)
-    answer = await shell.call(request)
-    return answer, shell.transfers.settle()
+    transfers = shell.transfers
+    if transfers.offered:
+        reason = "sync_shared_state is waiting in another thread; wait for it first"
+        return Failure(FailureKind.USAGE, reason), Traffic()
+    transfers.offer(holding)
+    try:
+        answer = await shell.call(request)
+    except asyncio.CancelledError:
+        await transfers.withdraw()
+        raise
+    return answer, transfers.settle()
 
 
 _living: "weakref.WeakSet[Membership]" = weakref.WeakSet()

@@ -13,7 +13,7 @@ from pccl.dataplane.device import copy_back, host_copy, on_device
 from pccl.dataplane.digests import Progress
 from pccl.dataplane.manifest import Entry, Manifest, take_manifest
 from pccl.errors import UsageError
-from pccl.types import DataType, DeviceType, Result
+from pccl.types import DataType, DeviceType, Result, SharedStateSyncStrategy
 
 LONG_BYTES = 4 << 30
 """A state of this length takes about half a second to hash: long enough for a person to wonder."""
@@ -100,6 +100,7 @@ class SharedState:
     def __init__(self, tensors: Sequence[TensorInfo]) -> None:
         self.tensors = list(tensors)
         self._revision = 0
+        self._torn = False
         if not self.tensors:
             raise UsageError("SharedState: there is nothing to share; pass at least one TensorInfo")
 
@@ -123,6 +124,26 @@ class SharedState:
         if not isinstance(revision, int) or not 0 <= revision < 2**63:
             raise UsageError(f"revision: {revision!r} is no whole number from 0 on", Result.INVALID_ARGUMENT)
         self._revision = revision
+        self._torn = False
+
+    @property
+    def torn(self) -> bool:
+        """A sync failed while it replaced contents: this is a mixture of two states, and of use to nobody. Until the
+        next sync succeeds it is offered to nobody; set `revision` to say that the content is right after all."""
+        return self._torn
+
+    def strategy(self, wanted: SharedStateSyncStrategy) -> SharedStateSyncStrategy:
+        """How it is synced: what is torn can only be replaced."""
+        if self._torn and wanted is SharedStateSyncStrategy.SEND_ONLY:
+            raise UsageError(
+                "sync_shared_state: a sync that failed left a mixture of two states here, which must not be sent to "
+                "others; load the state anew and set its revision, or let this peer receive"
+            )
+        return SharedStateSyncStrategy.RECEIVE_ONLY if self._torn else wanted
+
+    def interrupted(self, pulled: bool) -> None:
+        """A sync ended without saying what is held now."""
+        self._torn = self._torn or pulled
 
     def push_revision(self) -> None:
         """The next one."""

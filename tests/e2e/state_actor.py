@@ -19,6 +19,7 @@ from pccl import (
     SyncFailed,
     TensorInfo,
     TooFewPeers,
+    UsageError,
 )
 
 THOUGHT_S = 0.05
@@ -46,9 +47,10 @@ class StateActor:
     def digest(self):
         return hashlib.sha256(b"".join(array.tobytes() for array in self.arrays.values())).hexdigest()
 
-    def sync(self, strategy="ENFORCE_POPULAR", die_at=None):
-        if die_at is not None:
-            threading.Thread(target=self.die_transferring, args=(die_at,), daemon=True).start()
+    def sync(self, strategy="ENFORCE_POPULAR", die_at=None, stop_at=None):
+        if die_at is not None or stop_at is not None:
+            how = (die_at, signal.SIGKILL) if die_at is not None else (stop_at, signal.SIGSTOP)
+            threading.Thread(target=self.end_transferring, args=how, daemon=True).start()
         try:
             info = self.communicator.sync_shared_state(self.state, SharedStateSyncStrategy[strategy])
         finally:
@@ -58,11 +60,23 @@ class StateActor:
     def held(self):
         return {"revision": self.state.revision, "digest": self.digest()}
 
-    def die_transferring(self, moved_bytes):
+    def sync_twice(self):
+        """One that waits in another thread, and one that comes into its way."""
+        first = threading.Thread(target=self.sync, daemon=True)
+        first.start()
+        while not self.communicator._membership._shell.transfers.offered:
+            pass
+        try:
+            self.communicator.sync_shared_state(self.state)
+        except UsageError as error:
+            return {"reason": str(error)}
+        return {"reason": ""}
+
+    def end_transferring(self, moved_bytes, how):
         transfers = self.communicator._membership._shell.transfers._running
         while not any(each.transfer.moved_bytes >= moved_bytes for each in list(transfers.values())):
             pass
-        os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), how)
 
     def alter(self, entry, place):
         """Change one element."""

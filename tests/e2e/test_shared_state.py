@@ -133,7 +133,37 @@ def test_when_the_only_holder_dies_all_call_again_and_go_on_with_what_is_left(ma
         failed = peer.expect("failed", timeout_s=60.0)
         assert failed["error"] == "SyncFailed"
         assert "call it again" in failed["reason"]
-    sync(peers[1:])
+    # Both hold a mixture of two states now, which must not pass for a third one.
+    for peer in peers[1:]:
+        peer.order("sync")
+    for peer in peers[1:]:
+        assert "nobody offers" in peer.expect("failed")["reason"]
+    hold(peers[1:2], seed=3, entries=entries)  # from a checkpoint
+    assert [each["rx"] > 0 for each in sync(peers[1:])] == [False, True]
+
+
+def test_a_stopped_puller_is_kicked_and_its_holders_go_on(start_master, start_peers):
+    """Its kernel keeps the connections open without a word, so nobody but the master can know."""
+    master = start_master(silence_s=3.0)
+    entries = [["weights", 64 * MEGABYTE, "float32"]]
+    peers = join([], start(start_peers, master, 3))
+    hold(peers[:2], revision=1, entries=entries)
+    hold(peers[2:], seed=2, entries=entries)
+    peers[2].order("sync", stop_at=1)
+    for peer in peers[:2]:
+        peer.order("sync")
+    said = [peer.expect("sync", timeout_s=30.0) for peer in peers[:2]]
+    assert {each["revision"] for each in said} == {1}
+    assert [each["rx"] for each in said] == [0, 0]
+
+
+def test_a_second_sync_is_refused_and_does_no_harm(master, start_peers):
+    peers = join([], start(start_peers, master, 2))
+    hold(peers, revision=1)
+    assert "another thread" in peers[0].do("sync_twice")["reason"]
+    peers[1].order("sync")
+    peers[1].expect("sync")
+    sync(peers)
 
 
 @pytest.mark.parametrize("learner", ["numpy", "torch"])

@@ -1,16 +1,18 @@
 """What an exchange computes, native against reference against numpy, and the form of a parcel on its lane."""
 
 import random
+import threading
 
 import numpy as np
 import pytest
+import torch
 
 from pccl.core.messages import CollectiveSpec
-from pccl.core.schedule import PARCEL_BYTES_MAX
+from pccl.core.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
 from pccl.dataplane.arithmetic import STORED
 from pccl.dataplane.buffers import buffers, tensor
 from pccl.dataplane.native import NativePlane
-from pccl.dataplane.parcels import KEPT_MAX, Damaged, Exchanged, Inbox, wrap
+from pccl.dataplane.parcels import Damaged, Exchanged, Inbox, wrap
 from pccl.dataplane.reference import ReferencePlane
 from pccl.dataplane.segments import HEADER_BYTES
 from pccl.types import DataType, ReduceOp
@@ -112,14 +114,32 @@ def test_a_flipped_bit_is_noticed(place):
 
 def test_nobody_makes_us_keep_parcels_without_end():
     inbox = Inbox(PLANES[0].check)
-    for number in range(KEPT_MAX):
+    for number in range(PARCELS_KEPT_MAX):
         inbox.feed(parcel(number, oldest=0))
     with pytest.raises(Damaged, match="do not start"):
-        inbox.feed(parcel(KEPT_MAX, oldest=0))
-    assert len(inbox.parcels) == KEPT_MAX
+        inbox.feed(parcel(PARCELS_KEPT_MAX, oldest=0))
+    assert len(inbox.parcels) == PARCELS_KEPT_MAX
 
 
 def test_an_announcement_is_not_believed_beyond_the_limit():
     long = parcel(1, contribution=bytes(PARCEL_BYTES_MAX + 1))
     with pytest.raises(Damaged, match="more than any parcel has"):
         Inbox(PLANES[0].check).feed(long[:HEADER_BYTES])
+
+
+def test_the_mode_of_a_thread_does_not_change_a_result():
+    """`torch.set_flush_denormal` holds for the thread that calls it and for those it starts: the control thread may be
+    one of them, at one peer and not at another."""
+    spec = CollectiveSpec(4, DataType.FLOAT, ReduceOp.SUM)
+    contributions = [np.full(4, 1e-40, np.float32).tobytes()] * 2
+    flushed = []
+
+    def flush():
+        assert torch.set_flush_denormal(True)
+        flushed.append(reduced(PLANES[0], spec, contributions))
+
+    thread = threading.Thread(target=flush)
+    thread.start()
+    thread.join()
+    assert flushed == [reduced(PLANES[0], spec, contributions)]
+    assert np.frombuffer(flushed[0], np.float32)[0] > 0

@@ -138,6 +138,14 @@ def close(host: "PeerHost", key: LaneKey) -> None:
         end.close("closed")
 
 
+def cut(host: "PeerHost", key: LaneKey) -> None:
+    """Break a lane that is lent, from here, unless it broke by itself before."""
+    end = host.lanes.get(key)
+    if end is not None:
+        end.connection.close(end.side, "cut off")
+        _ended(end, "its other end is out of the run")
+
+
 def _ended(end: LaneEnd, cause: str) -> None:
     """The other end closed the lane, or it broke."""
     host = end.host

@@ -72,21 +72,6 @@ def _all_lanes(self: Any, group: int) -> tuple[int, ...]:
     return tuple(range(self._roster.lanes[group]))
 
 
-def _rest_with_number(self: Any, link: Any, now: float) -> None:
-    _REST(self, link, now)
-    self._last_number += 1
-    link.number = self._last_number
-    self._numbered[link.number] = link
-
-
-def _rest_again(self: Any, peer: Any, number: int, cause: str, now: float) -> Any:
-    link = self._numbered.get(number)
-    if link is not None and peer in link.ends and link.stage is LinkStage.RESTING:
-        self._rest(link, now)
-        return link
-    return _REPORT_DOWN(self, peer, number, cause, now)
-
-
 def _fail_if_answered(self: Any, link: Any, cause: str, now: float) -> None:
     answered = [self._roster.member(peer).answered_at for peer in link.ends]
     if link.stage is LinkStage.DIALLING and min(answered) <= link.changed_at:
@@ -121,7 +106,7 @@ def _wait_for_nobody(self: Any, sync: Any, now: float) -> None:
 
 _REPORT_SYNC, _START_SYNC = Syncs.report, Syncs._start
 _ADVANCE, _START, _REPORT, _LEND = Admission.advance, Collectives.advance, Collectives.report, Lanes.lend
-_REST, _FAIL, _REPORT_DOWN = Wiring._rest, Wiring._fail, Wiring.report_down
+_FAIL = Wiring._fail
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "commit without all votes": (Mutant("a majority is enough", Ballot, "complete", property(_majority)),),
@@ -144,10 +129,6 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             "_silence",
             lambda self, each, now: now - self._waited_since[each.peer],
         ),
-    ),
-    "report a resting link down": (
-        Mutant("a resting link has no number", Wiring, "_rest", _rest_with_number),
-        Mutant("what rests cannot fail", Wiring, "report_down", _rest_again),
     ),
     "count only what was answered before": (
         Mutant("a dial that fails at once has failed", Wiring, "_fail", _fail_if_answered),

@@ -13,6 +13,7 @@ from pccl.core.effects import (
     CarryParcels,
     CloseLane,
     CloseMaster,
+    CutLane,
     Dial,
     FromMaster,
     MasterClosed,
@@ -151,6 +152,8 @@ class PeerHost(Host):
                 lanes.refuse(self, effect)
             case CloseLane(link, lane):
                 lanes.close(self, (link, lane))
+            case CutLane(link, lane):
+                lanes.cut(self, (link, lane))
             case StartRun():
                 theatre.plane.start(self, effect)
             case CarryParcels(link, lane):

@@ -113,8 +113,8 @@ def start(host: "PeerHost", effect: StartTransfer) -> None:
     scheduler, plan = host.theatre.scheduler, host.theatre.plan
     if effect.pull:
         scheduler.after(host.theatre.random.uniform(0.0, plan.run_s), transfer.look)
-    # A lane that passes nothing is found out by whoever waits for bytes on it.
-    scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.end, "no progress")
+        # A lane that passes nothing is found out by whoever waits for bytes on it. Who serves waits for no bytes.
+        scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.end, "no progress")
 
 
 def abort(host: "PeerHost", effect: AbortTransfer) -> None:

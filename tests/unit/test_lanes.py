@@ -205,11 +205,11 @@ def test_a_quarter_of_the_descriptors_stays_the_trainers(monkeypatch, descriptor
 
 def test_lanes_that_do_not_fit_the_descriptors_are_refused_with_a_remedy(monkeypatch):
     limited_to(monkeypatch, 1024)
-    peer_bounds(96, 60.0)
-    with pytest.raises(UsageError, match=r"PCCL_LANES.*97 lanes.*1024.*ulimit -n 1035") as raised:
-        peer_bounds(97, 60.0)
+    peer_bounds(95, 60.0)
+    with pytest.raises(UsageError, match=r"PCCL_LANES.*96 lanes.*1024.*ulimit -n 1035") as raised:
+        peer_bounds(96, 60.0)
     limited_to(monkeypatch, int(re.search(r"ulimit -n (\d+)", str(raised.value))[1]))
-    peer_bounds(97, 60.0)
+    peer_bounds(96, 60.0)
 
 
 @pytest.mark.parametrize("dead_s", [5.0, 60.0, 3600.0, 1e9])

@@ -301,6 +301,14 @@ class CloseLane(Struct, frozen=True):
     lane: int
 
 
+class CutLane(Struct, frozen=True):
+    """The other end of a lent lane is out of the run, though its process may still hold the connection: whoever uses
+    the lane must find it broken. It is given back like any other."""
+
+    link: int
+    lane: int
+
+
 class StartRun(Struct, frozen=True):
     """Lend these lanes to the data plane and run. Ends in `RunEnded`."""
 
@@ -383,6 +391,7 @@ PeerEffect = (
     | AcceptLane
     | RefuseLane
     | CloseLane
+    | CutLane
     | StartRun
     | CarryParcels
     | SendParcel

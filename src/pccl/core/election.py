@@ -2,8 +2,8 @@
 
 The rules, in the order in which they are applied:
 
-1. A revision is legal if it is at most one above the last one that the group agreed on; where nothing has been agreed
-   on, or nobody's is legal, all are. One that is not legal comes from another history: it is no candidate.
+1. If somebody holds the last revision that the group agreed on, or the next one, then whatever is higher comes from
+   another history and is no candidate. If nobody does, all are: what was agreed on is lost, or all have gone on.
 2. Peers that only receive are no candidates. If somebody only sends, those who do are the only candidates.
 3. The highest revision wins, whatever the order of arrival: a peer that comes from a checkpoint beats any number of
    fresh ones.
@@ -51,10 +51,12 @@ class Elected(Struct, frozen=True):
 
 def elect(claims: Mapping[PeerId, Claim], agreed: int | None) -> Elected:
     """Elect from these claims, given in the order of seniority, after `agreed` was the last revision agreed on."""
-    legal = {peer: claim for peer, claim in claims.items() if agreed is None or claim.revision <= agreed + 1}
-    candidates = _candidates(legal) or _candidates(claims)
+    candidates = _legal(_candidates(claims), agreed)
     if not candidates:
-        reason = f"nobody offers a shared state: {names(claims)} only receive; one peer must send"
+        reason = (
+            f"nobody offers a shared state: {names(claims)} only receive, by their strategy or because a failed sync "
+            "left a mixture of two states. Load the state of a checkpoint at one of them and set its revision"
+        )
         return Elected(None, refused=tuple(dict.fromkeys(claims, reason).items()))
     winner = _most_popular(candidates)
     holders = tuple(peer for peer, claim in candidates.items() if claim.state == winner.state)
@@ -72,6 +74,12 @@ def _candidates(claims: Mapping[PeerId, Claim]) -> dict[PeerId, Claim]:
         peer: claim for peer, claim in claims.items() if claim.strategy is not SharedStateSyncStrategy.RECEIVE_ONLY
     }
     return senders or willing
+
+
+def _legal(candidates: dict[PeerId, Claim], agreed: int | None) -> dict[PeerId, Claim]:
+    if agreed is None or not any(agreed <= claim.revision <= agreed + 1 for claim in candidates.values()):
+        return candidates
+    return {peer: claim for peer, claim in candidates.items() if claim.revision <= agreed + 1}
 
 
 def _most_popular(candidates: Mapping[PeerId, Claim]) -> Claim:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from pccl.core.effects import AcceptLane, CarryParcels, CloseLane, Dial, PeerEffect, RefuseLane, SendMaster
+from pccl.core.effects import AcceptLane, CarryParcels, CloseLane, CutLane, Dial, PeerEffect, RefuseLane, SendMaster
 from pccl.core.limits import PeerLimits
 from pccl.core.messages import LaneHello, LinkDown, LinkSpec, LinkUp
 from pccl.core.outbox import clip
@@ -61,6 +61,8 @@ class Lanes:
         self._ends: dict[int, LinkEnd] = {}
         self._lent: dict[LaneId, int] = {}
         """Lent lanes and the attempt that has them."""
+        self._lent_towards: dict[LaneId, PeerId] = {}
+        """Who is at the other end of each of them; their link may be forgotten before they come back."""
         self._early: dict[int, EarlyOffer] = {}
         self._newest = 0
         """The highest link number we were told of; a higher one in an offer is news that has not reached us yet."""
@@ -185,6 +187,7 @@ class Lanes:
                 ids = tuple((number, lane) for lane in lanes)
                 if all(lane in end.standing and self._lent.get((number, lane), attempt) == attempt for lane in lanes):
                     self._lent.update(dict.fromkeys(ids, attempt))
+                    self._lent_towards.update(dict.fromkeys(ids, peer))
                     return ids
         return None
 
@@ -192,10 +195,17 @@ class Lanes:
         """An attempt is over: its lanes are idle again, or closed if they broke or their link is gone."""
         for lane_id in [lane_id for lane_id, owner in self._lent.items() if owner == attempt]:
             del self._lent[lane_id]
+            del self._lent_towards[lane_id]
             if lane_id[0] not in self._ends:
                 self._effects.append(CloseLane(*lane_id))
         for link, _ in broken:
             self.broke(link, cause or "a lane did not end on a segment boundary")
+
+    def cut_off(self, ring: tuple[PeerId, ...]) -> None:
+        """Only these are left in our group. A process that was stopped and kicked keeps its connections open without
+        saying a word: whoever waits on one of them would wait for ever."""
+        for lane_id in [lane_id for lane_id, peer in self._lent_towards.items() if peer not in ring]:
+            self._effects.append(CutLane(*lane_id))
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

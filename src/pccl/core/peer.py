@@ -389,6 +389,7 @@ class Peer:
         self.epoch = topology.epoch
         self.ring = tuple(PeerId(peer) for peer in topology.ring)
         self._parcel_bytes = topology.parcel_bytes
+        self._lanes.cut_off(self.ring)
         self.sizes = Sizes(topology.global_size, len(self.ring), topology.groups, topology.largest_group)
         connect = self._calls.pop("connect", None)
         if connect is not None:

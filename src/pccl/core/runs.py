@@ -35,13 +35,17 @@ from pccl.core.messages import (
     ToMaster,
 )
 from pccl.core.outbox import clip
-from pccl.core.schedule import PARCELS_MAX
+from pccl.core.schedule import PARCELS_KEPT_MAX, PARCELS_MAX
 from pccl.core.violation import Violation
 from pccl.types import CollectiveKind, PeerId, tag_name
 
 IN_VAIN_MAX = 3
-"""After this many parcels that were not used no more are sent until links change: some pair of the group has no link,
-so all of its collectives go over the ring."""
+"""After this many parcels that were not used few more are sent until our links change: some pair of the group has no
+link, so all of its collectives go over the ring."""
+
+PROBE_EVERY = 64
+"""Of the collectives after that, every so many-th sends one again: the missing link may be that of two others, and we
+are not told when it comes."""
 
 
 class RunStage(Enum):
@@ -75,6 +79,8 @@ class Run:
         self.stage = RunStage.VOTING
         self.parcel = 0
         """The parcel in which our contribution left with our vote; 0 for none."""
+        self.exchanged = False
+        """It was started as an exchange."""
         self.attempt = 0
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
@@ -95,7 +101,8 @@ class Runs:
         self._runs: dict[int, Run] = {}
         self._last_parcel = 0
         self._in_vain = 0
-        """How many parcels in a row were sent and not used, since links last changed."""
+        """How many parcels in a row were sent and not used, since our links last changed."""
+        self._held_back = 0
 
     @property
     def tags(self) -> list[int]:
@@ -105,14 +112,22 @@ class Runs:
     def initiate(self, call: int, request: Collective, ring: tuple[PeerId, ...], parcel_bytes: int) -> None:
         """Vote for a collective; the caller has checked that the tag is free. A short contribution goes along."""
         run = self._runs[request.tag] = Run(call, request.tag, request.spec)
-        if self._in_vain < IN_VAIN_MAX and parcel_bytes >= _contribution_bytes(run.spec) > 0:
+        if parcel_bytes >= _contribution_bytes(run.spec) > 0 and self._worth_it():
             self._send_parcel(run, tuple(peer for peer in ring if peer != self._me))
         self._send(Initiate(run.tag, run.spec, run.parcel))
+
+    def _worth_it(self) -> bool:
+        """After some in vain no parcel is sent, but for one now and then: links of others may have changed."""
+        if self._in_vain < IN_VAIN_MAX:
+            return True
+        self._held_back = (self._held_back + 1) % PROBE_EVERY
+        return self._held_back == 0
 
     def _send_parcel(self, run: Run, others: tuple[PeerId, ...]) -> None:
         lanes = self._lanes.express(others)
         in_use = [each.parcel for each in self._runs.values() if each.parcel]
-        if lanes is not None and len(in_use) < PARCELS_MAX:
+        apart = self._last_parcel - min(in_use, default=self._last_parcel)
+        if lanes is not None and len(in_use) < PARCELS_MAX and apart < PARCELS_KEPT_MAX - 1:
             self._last_parcel = run.parcel = self._last_parcel + 1
             self._effects.append(SendParcel(run.tag, run.parcel, min([run.parcel, *in_use]), lanes))
 
@@ -136,7 +151,8 @@ class Runs:
                 if run.spec.kind is CollectiveKind.BROADCAST and run.spec.root not in ring:
                     raise Violation(f"tag {run.tag} was started without its root in the ring")
                 run.attempt, run.epoch, run.ring = message.attempt, epoch, ring
-                self._in_vain = self._in_vain + 1 if run.parcel and message.lanes else 0
+                if run.parcel:
+                    self._in_vain = self._in_vain + 1 if message.lanes else 0
                 if message.lanes:
                     self._start(run, message)
                 else:
@@ -175,6 +191,7 @@ class Runs:
             self._report_broken(run)
             return
         run.become(RunStage.RUNNING)
+        run.exchanged = True
         where = dict(zip(others, lanes, strict=True))
         expected = tuple((where.get(peer), parcel) for peer, parcel in zip(run.ring, parcels, strict=True))
         self._effects.append(StartExchange(run.call, run.tag, run.attempt, run.spec, rank, expected))
@@ -203,6 +220,9 @@ class Runs:
         run = self._runs[event.tag]
         assert run.attempt == event.attempt, "a tag has one run at a time, and it ends once"
         self._lanes.give_back(run.attempt, event.broken, event.cause)
+        if event.cause and run.exchanged:
+            # Perhaps the link is too slow for so many parcels: what is tried again goes over the ring.
+            self._in_vain = IN_VAIN_MAX
         if loss is not None:
             self._end(run, loss)
             return

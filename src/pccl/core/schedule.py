@@ -32,6 +32,10 @@ on any link that a ring would fill; and a peer keeps at most `PARCELS_MAX` of th
 PARCELS_MAX = 256
 """Parcels of one peer that may be in use at once; further collectives go over the ring."""
 
+PARCELS_KEPT_MAX = 4 * PARCELS_MAX
+"""Parcels of one peer that another keeps, and how far apart the numbers of those in use may be: one that waits long for
+its collective keeps all later ones of aborted collectives alive."""
+
 PARCEL_RATE = 125_000_000
 """Bytes per second that a link is taken to carry when the longest parcel is chosen: 1 Gbit/s. A slower one has longer
 round trips too in practice, and `PARCEL_BYTES_MAX` bounds what a wrong guess can cost."""

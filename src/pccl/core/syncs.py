@@ -25,6 +25,10 @@ from pccl.types import PeerId, short
 HOLDERS_MAX = 4
 """Holders that serve one puller: several fill a link that one cannot, and one that dies is missed little."""
 
+PULLERS_MAX = 64
+"""Pullers for each holder in one sync: with a few lanes each as many connections and threads as a process bears. The
+others are served in the next call, when those who have it by then are holders."""
+
 
 class SyncStage(Enum):
     """Where a sync is in its life."""
@@ -63,6 +67,8 @@ class Sync:
         """Those whose transfer is not over."""
         self.failures: dict[PeerId, str] = {}
         """Pullers that do not hold what was elected, and why."""
+        self.refused: dict[PeerId, str] = {}
+        """Whom the election left out, and why; told with the others, so that nobody votes anew in the middle of it."""
 
     def become(self, stage: SyncStage) -> None:
         """Enter a stage; only the successors of the present one are possible."""
@@ -109,6 +115,8 @@ class Syncs:
         if self.concerns(member.peer):
             raise Violation("called sync_shared_state again before its answer")
         sync = self._syncs.get(member.group)
+        if sync is not None and sync.stage is not SyncStage.VOTING:
+            raise Violation("called sync_shared_state in the middle of one that it has no part in")
         if sync is None:
             ballot = Ballot[Claim]("sync_shared_state", lambda: self._roster.ring(member.group))
             sync = self._syncs[member.group] = Sync(member.group, ballot)
@@ -163,14 +171,16 @@ class Syncs:
         votes = sync.ballot.votes
         by_age = sorted(votes, key=lambda peer: self._roster.accepted[peer].seniority)
         sync.elected = elect({peer: votes[peer] for peer in by_age}, self._agreed.get(sync.group))
-        for peer, reason in sync.elected.refused:
-            self._outbox.send((peer,), RefusedSync(True, clip(reason)))
-            sync.ballot.forget(peer)
-        if not votes:
+        sync.refused = dict(sync.elected.refused)
+        if sync.elected.claim is None:
+            for peer, reason in sync.refused.items():
+                self._outbox.send((peer,), RefusedSync(True, clip(reason)))
             self._end(sync)
             return
+        served = PULLERS_MAX * len(sync.elected.holders)
         for place, puller in enumerate(sync.elected.pullers):
-            sync.sources[puller] = self._choose(puller, sync.elected.holders, place)
+            chosen = self._choose(puller, sync.elected.holders, place) if place < served else ()
+            sync.sources[puller] = chosen
         sync.become(SyncStage.LINKING)
         sync.attempt = self._roster.draw_attempt()
         sync.link_until = now + 2 * self._limits.link_timeout_s
@@ -197,7 +207,7 @@ class Syncs:
         for puller, holders in sync.sources.items():
             reached = [holder for holder in holders if wiring.reaches_all(puller, (holder,))]
             if not reached:
-                sync.failures[puller] = f"no link to {names(holders)}" if holders else "every holder was lost"
+                sync.failures[puller] = f"no link to {names(holders)}" if holders else "no holder was left for it"
                 continue
             work[puller] = reached
             for holder in reached:
@@ -215,7 +225,9 @@ class Syncs:
     def _conclude(self, sync: Sync) -> None:
         """Everybody's transfer is over."""
         claim, votes = sync.claim, sync.ballot.votes
-        odd = {peer: cause for peer, cause in sync.failures.items() if votes[peer].layout != claim.layout}
+        odd = {peer: reason for peer, reason in sync.refused.items() if peer in votes}
+        # Whoever could look at the elected entries says in what its own differ from them; the others hold them.
+        odd |= {peer: cause for peer, cause in sync.failures.items() if votes[peer].layout != claim.layout}
         for peer, cause in odd.items():
             self._outbox.send((peer,), RefusedSync(True, clip(cause)))
         others = [peer for peer in votes if peer not in odd]

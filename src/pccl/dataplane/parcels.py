@@ -10,14 +10,10 @@ A parcel is announced by the header of a segment: `attempt` is its number, risin
 import ctypes
 from collections.abc import Callable
 
-from pccl.core.schedule import PARCEL_BYTES_MAX, PARCELS_MAX
+from pccl.core.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
 from pccl.dataplane.buffers import Buffers
 from pccl.dataplane.offers import Traffic
 from pccl.dataplane.segments import HEADER_BYTES, Header, seal
-
-KEPT_MAX = 4 * PARCELS_MAX
-"""Parcels of one sender that wait for their collective. Those of collectives that never started stay until a later one
-says that they are not needed any more, so there are more than the sender may have in use; not without end, though."""
 
 
 class Damaged(Exception):
@@ -59,8 +55,8 @@ class Inbox:
             raise Damaged("a parcel arrived damaged")
         for number in [number for number in self.parcels if number < header.tag]:
             del self.parcels[number]
-        if len(self.parcels) >= KEPT_MAX:
-            raise Damaged(f"more than {KEPT_MAX} parcels wait for collectives that do not start")
+        if len(self.parcels) >= PARCELS_KEPT_MAX:
+            raise Damaged(f"more than {PARCELS_KEPT_MAX} parcels wait for collectives that do not start")
         self.parcels[header.attempt] = contribution
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pccl.core.effects import LaneClosed, PeerEvent, RunEnded, SendParcel, StartExchange
-from pccl.core.schedule import PARCEL_BYTES_MAX
-from pccl.dataplane.parcels import KEPT_MAX, Damaged, Exchanged, Inbox, wrap
+from pccl.core.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
+from pccl.dataplane.parcels import Damaged, Exchanged, Inbox, wrap
 from pccl.net import sockets
 from pccl.net.data_plane import DataPlane
 from pccl.net.lanes import LaneKey
@@ -20,7 +20,7 @@ from pccl.net.lanes import LaneKey
 READ_BYTES = 2 * PARCEL_BYTES_MAX
 """Taken from a lane at once: the longest parcel needs no second call."""
 
-BACKLOG_MAX = KEPT_MAX * PARCEL_BYTES_MAX
+BACKLOG_MAX = PARCELS_KEPT_MAX * PARCEL_BYTES_MAX
 """Bytes that wait to be sent on one lane: as much as its other end may keep."""
 
 
@@ -30,6 +30,8 @@ class _ExpressLane:
     def __init__(self, sock: socket.socket, inbox: Inbox) -> None:
         self.sock = sock
         self.inbox = inbox
+        self.heard_at = 0.0
+        """When bytes last came."""
         self._rest = bytearray()
 
     def send(self, data: bytes) -> None:
@@ -134,6 +136,7 @@ class Express:
     def _readable(self, key: LaneKey, lane: _ExpressLane) -> None:
         try:
             data = lane.sock.recv(READ_BYTES)
+            lane.heard_at = self._loop.time()
             complete = lane.inbox.feed(data)
         except (BlockingIOError, InterruptedError):
             return
@@ -153,9 +156,20 @@ class Express:
 
     def start(self, effect: StartExchange) -> None:
         """Reduce as soon as every parcel is there."""
-        give_up = self._loop.call_later(self._data_plane.stall_s, self._end, effect.attempt, "a parcel did not come")
+        give_up = self._loop.call_later(self._data_plane.stall_s, self._give_up, effect.attempt)
         waiting = self._waiting[effect.attempt] = _Exchange(effect, give_up)
         self._try_to_finish(waiting)
+
+    def _give_up(self, attempt: int) -> None:
+        """A parcel has not come for long. While bytes come over its lane it is only slow: others are before it."""
+        waiting, stall_s = self._waiting[attempt], self._data_plane.stall_s
+        missing = [key for key, number in waiting.effect.parcels if self._find(key, number) is None]
+        heard_at = max((self._lanes[key].heard_at for key in missing if key in self._lanes), default=0.0)
+        left_s = heard_at + stall_s - self._loop.time()
+        if left_s > 0:
+            waiting.give_up = self._loop.call_later(left_s, self._give_up, attempt)
+        else:
+            self._end(attempt, "a parcel did not come")
 
     def abort(self, attempt: int) -> None:
         """Stop an exchange, if it is there and still waits."""
@@ -174,7 +188,16 @@ class Express:
             return
         offers.began(effect.tag, Exchanged(buffers, contributions[effect.rank], len(contributions)))
         self._data_plane.reduce_all(effect.spec, contributions, buffers.output)
+        self._forget(effect)
         self._end(effect.attempt, "")
+
+    def _forget(self, effect: StartExchange) -> None:
+        """What was used is not needed again: another attempt has other parcels."""
+        for key, number in effect.parcels:
+            if key is None:
+                del self._sent[number]
+            else:
+                del self._lanes[key].inbox.parcels[number]
 
     def _find(self, key: LaneKey | None, number: int) -> bytes | None:
         """What came in a parcel, or left in one; None while it is missing."""

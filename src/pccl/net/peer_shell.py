@@ -20,6 +20,7 @@ from pccl.core.effects import (
     CarryParcels,
     CloseLane,
     CloseMaster,
+    CutLane,
     Dial,
     Failure,
     FailureKind,
@@ -183,6 +184,8 @@ class PeerShell:
                 self._lanes.accept(effect)
             case RefuseLane(offer, reason):
                 self._lanes.refuse(offer, reason)
+            case CutLane(link, lane):
+                self._lanes.close((link, lane))
             case CloseLane(link, lane):
                 self._lanes.close((link, lane))
                 self._express.close((link, lane))

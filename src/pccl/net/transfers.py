@@ -35,12 +35,28 @@ class Transfers:
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._running: dict[int, _Running] = {}
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._holding: Holding | None = None
         self._traffic = Traffic()
+        self.pulled = False
+        """Since the last offer its tensors were written to, or may have been."""
+
+    @property
+    def offered(self) -> bool:
+        """A call has left its state here and was not answered."""
+        return self._holding is not None
 
     def offer(self, holding: Holding) -> None:
         """This is what we hold, before it is voted on."""
-        self._holding, self._traffic = holding, Traffic()
+        self._holding, self._traffic, self.pulled = holding, Traffic(), False
+
+    async def withdraw(self) -> None:
+        """The call was interrupted: from now on nothing works on its state, though its vote stands."""
+        self._holding = None
+        for running in self._running.values():
+            running.transfer.abort()
+        await self._idle.wait()
 
     def settle(self) -> Traffic:
         """The call was answered, so nothing works on the state any more: how many bytes of content it moved."""
@@ -49,7 +65,9 @@ class Transfers:
 
     def start(self, effect: StartTransfer) -> None:
         """Pull or serve; ends in `TransferEnded`."""
-        assert self._holding is not None, "a state is offered before it is voted on"
+        if self._holding is None:
+            self._report(TransferEnded(effect.attempt, "the call was interrupted"))
+            return
         lent = [(keys, sockets) for keys in effect.lanes if (sockets := self._lanes.lend(keys)) is not None]
         if not lent:
             self._report(TransferEnded(effect.attempt, "every lane broke before it began"))
@@ -57,7 +75,12 @@ class Transfers:
         holders = [sockets for _, sockets in lent]
         transfer = self._make(effect, self._holding, holders)
         self._running[effect.attempt] = _Running(transfer, [key for keys, _ in lent for key in keys])
-        transfer.start()
+        self._idle.clear()
+        self.pulled = self.pulled or effect.pull
+        try:
+            transfer.start()
+        except RuntimeError as error:  # The machine has no more threads.
+            self._ended(effect.attempt, Report(str(error)))
 
     def _make(self, effect: StartTransfer, holding: Holding, holders: list[list[socket.socket]]) -> Transfer:
         def ended(report: Report) -> None:
@@ -71,6 +94,8 @@ class Transfers:
 
     def _ended(self, attempt: int, report: Report) -> None:
         running = self._running.pop(attempt)
+        if not self._running:
+            self._idle.set()
         broken = tuple(sorted(running.keys[place] for place in report.broken))
         self._traffic = Traffic(report.sent_bytes, report.received_bytes)
         self._lanes.give_back(running.keys, broken)
