@@ -94,8 +94,8 @@ class Story:
 
 
 def bar(said: dict[str, Any]) -> str:
-    """The loss as a length, logarithmic: it falls by a factor of ten for every ten characters."""
-    return "█" * max(0, round(BAR_PER_DECADE * math.log10(max(said["loss"], BAR_LEAST) / BAR_LEAST)))
+    """The loss as a length: ten characters for a factor of ten. Plain ones, which every terminal has."""
+    return "#" * max(0, round(BAR_PER_DECADE * math.log10(max(said["loss"], BAR_LEAST) / BAR_LEAST)))
 
 
 def judge(peers: list[Actor], first_loss: float) -> str:
