@@ -99,8 +99,8 @@ def _popular_only(candidates: Any) -> Any:
     return max(candidates.values(), key=lambda claim: states.count(claim.state))
 
 
-def _wait_for_nobody(self: Any, sync: Any, now: float) -> None:
-    _START_SYNC(self, sync, now)
+def _wait_for_nobody(self: Any, sync: Any) -> None:
+    _START_SYNC(self, sync)
     sync.unreported.clear()
 
 
@@ -148,7 +148,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("all are in step when the last transfer is over", Syncs, "_start", _wait_for_nobody),
     ),
     "count the votes of the lost in a sync": (
-        Mutant("a sync forgets who is gone", Syncs, "lose", lambda self, member: None),
+        Mutant("a sync forgets who is gone", Syncs, "lose", lambda self, member, now: None),
     ),
     "forgive a puller that failed": (
         Mutant("who did not get it makes all call again", Syncs, "report", _report_without_cause),

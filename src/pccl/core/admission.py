@@ -94,10 +94,11 @@ class Admission:
 
     def link_also(self, group: int, ends: tuple[Pair, ...], now: float) -> None:
         """Link these pairs of accepted peers for a while, too; none ends it."""
-        self._also[group] = ends
+        if ends:
+            self._also[group] = ends
+        elif self._also.pop(group, None) is None:
+            return
         self.rewire(group, now)
-        if not ends:
-            del self._also[group]
 
     def _meshed(self, group: int) -> bool:
         """Whether every two peers of the group shall be linked."""
@@ -206,8 +207,10 @@ class Admission:
         """Rearrange ring and trial so that this pair are no neighbours. False if that cannot be done."""
         ring = self._roster.ring(link.group)
         avoided = {**self.wiring.avoided, link.ends: now}
-        around = arrange(ring, avoided)
-        tried = self._tried(link.group)
+        around, tried = arrange(ring, avoided), self._tried(link.group)
+        if tried:
+            # A ring that cannot do without a pair stays as it is: with the candidates in between it perhaps can.
+            around = around or ring
         if around is None or (tried and arrange(around + tried, avoided) is None):
             return False
         self.wiring.avoid(link.ends, now)

@@ -212,7 +212,7 @@ class Master:
             self.admission.close_ring(member.group)
             self.admission.push()
             self.collectives.lose(member, how, now)
-            self.syncs.lose(member)
+            self.syncs.lose(member, now)
         self.admission.rewire(member.group, now)
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -267,7 +267,7 @@ class Master:
             self.pending.clear()
         for ballot in syncs:
             if ballot in refused:
-                self.syncs.refuse_contradicting(ballot, reason)
+                self.syncs.refuse_contradicting(ballot, reason, now)
         for life in lives:
             if life.ballot in refused:
                 self.collectives.refuse_contradicting(life, reason, now)

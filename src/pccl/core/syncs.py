@@ -132,7 +132,7 @@ class Syncs:
             sync.failures[member.peer] = cause
         # A holder that could not serve everybody still has what was elected: its pullers say what became of them.
 
-    def lose(self, member: Member) -> None:
+    def lose(self, member: Member, now: float) -> None:
         """A member is gone, with its vote, and with what it had to give or to get."""
         if not self._roster.ring(member.group):
             self._agreed.pop(member.group, None)
@@ -148,12 +148,12 @@ class Syncs:
             if puller != member.peer
         }
         if not sync.ballot.votes:
-            self._end(sync)
+            self._end(sync, now)
 
-    def refuse_contradicting(self, ballot: Ballot[Claim], reason: str) -> None:
+    def refuse_contradicting(self, ballot: Ballot[Claim], reason: str, now: float) -> None:
         """Its voters wait for peers that wait in another call, and these for them."""
         self._outbox.send(ballot.votes, RefusedSync(True, reason))
-        self._end(next(sync for sync in self._syncs.values() if sync.ballot is ballot))
+        self._end(next(sync for sync in self._syncs.values() if sync.ballot is ballot), now)
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -163,9 +163,9 @@ class Syncs:
             if sync.stage is SyncStage.VOTING and sync.ballot.complete:
                 self._elect(sync, now)
             if sync.stage is SyncStage.LINKING and (sync.link_until <= now or self._linked(sync)):
-                self._start(sync, now)
+                self._start(sync)
             if sync.stage is SyncStage.RUNNING and not sync.unreported:
-                self._conclude(sync)
+                self._conclude(sync, now)
 
     def _elect(self, sync: Sync, now: float) -> None:
         votes = sync.ballot.votes
@@ -175,7 +175,7 @@ class Syncs:
         if sync.elected.claim is None:
             for peer, reason in sync.refused.items():
                 self._outbox.send((peer,), RefusedSync(True, clip(reason)))
-            self._end(sync)
+            self._end(sync, now)
             return
         served = PULLERS_MAX * len(sync.elected.holders)
         for place, puller in enumerate(sync.elected.pullers):
@@ -200,7 +200,7 @@ class Syncs:
         wiring = self._admission.wiring
         return not any(wiring.dials(puller, holders) for puller, holders in sync.sources.items())
 
-    def _start(self, sync: Sync, now: float) -> None:
+    def _start(self, sync: Sync) -> None:
         """Every link stands, or has had its time: whoever reaches a holder pulls."""
         wiring, group, claim = self._admission.wiring, sync.group, sync.claim
         work: dict[PeerId, list[PeerId]] = {}
@@ -218,11 +218,8 @@ class Syncs:
             self._outbox.send((peer,), structs.replace(start, pull=peer in sync.sources, peers=tuple(others)))
         sync.unreported = dict.fromkeys(work)
         sync.become(SyncStage.RUNNING)
-        if sync.sources:
-            # Lanes that are lent outlive their link: the transfers go on over them.
-            self._admission.link_also(group, (), now)
 
-    def _conclude(self, sync: Sync) -> None:
+    def _conclude(self, sync: Sync, now: float) -> None:
         """Everybody's transfer is over."""
         claim, votes = sync.claim, sync.ballot.votes
         odd = {peer: reason for peer, reason in sync.refused.items() if peer in votes}
@@ -238,11 +235,13 @@ class Syncs:
         else:
             self._agreed[sync.group] = claim.revision
             self._outbox.send(others, Synced(sync.attempt, claim.revision))
-        self._end(sync)
+        self._end(sync, now)
 
-    def _end(self, sync: Sync) -> None:
+    def _end(self, sync: Sync, now: float) -> None:
         sync.become(SyncStage.ENDED)
         del self._syncs[sync.group]
+        # Not before: an end that closed its idle lanes would break the link of one that has not heard of the start.
+        self._admission.link_also(sync.group, (), now)
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
