@@ -49,7 +49,7 @@ def _majority(self: Any) -> bool:
 
 
 def _advance_anyway(self: Any, now: float) -> Any:
-    with patch.object(self._wiring, "stands", lambda group: True):
+    with patch.object(self.wiring, "stands", lambda group: True):
         return _ADVANCE(self, now)
 
 
