@@ -1,8 +1,13 @@
 """Processes that a test starts end with it."""
 
+import signal
+
 import pytest
 
 from tests.e2e.harness import MasterProcess, PeerProcess
+
+# Whoever starts the tests in the background has Ctrl-C ignored in all that they start; some of them are about Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
