@@ -129,7 +129,7 @@ class Membership:
         assert shell is not None, "calls follow connect"
         self._check_alone("sync_shared_state")
         try:
-            return self._thread.run(_sync(shell, holding, request))
+            return self._thread.run(shell.sync(holding, request))
         except LoopEnded:
             return _CLOSED, Traffic()
         except BaseException:
@@ -242,20 +242,6 @@ def _tell(reason: str) -> None:
 
 
 # ── the end of the process ───────────────────────────────────────────────────────────────────────────────────────────
-
-
-async def _sync(shell: PeerShell, holding: Holding, request: SyncShared) -> tuple[Answer, Traffic]:
-    transfers = shell.transfers
-    if transfers.offered:
-        reason = "sync_shared_state is waiting in another thread; wait for it first"
-        return Failure(FailureKind.USAGE, reason), Traffic()
-    transfers.offer(holding)
-    try:
-        answer = await shell.call(request)
-    except asyncio.CancelledError:
-        await transfers.withdraw()
-        raise
-    return answer, transfers.settle()
 
 
 _living: "weakref.WeakSet[Membership]" = weakref.WeakSet()

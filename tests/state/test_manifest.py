@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from pccl.dataplane import manifest as module
 from pccl.dataplane.digests import CHUNK_BYTES
-from pccl.dataplane.manifest import BadManifest, Chunk, Described, Manifest, decode, difference, take_manifest
-from pccl.dataplane.manifest import wanted_chunks as wanted
+from pccl.dataplane.manifest import BadManifest, Described, Manifest, decode, difference, take_manifest
 from pccl.errors import UsageError
 from pccl.types import DataType
 from tests.state.rig import Content, copied, holding, random_content
@@ -78,16 +77,6 @@ def test_a_name_made_to_spoil_a_terminal_does_not():
     sentence = difference(described(), described(("\x1b[2J" + "x" * 1000, FLOATS, 1, False)))
     assert sentence.isprintable()
     assert len(sentence) < 200
-
-
-def test_wanted_chunks_are_those_that_differ():
-    theirs, mine = contents(), copied(contents())
-    for state in (mine[0].array.view(np.uint8), mine[2].array):
-        state[CHUNK_BYTES] ^= 1
-    have, elected = holding(mine).manifest, holding(theirs).manifest
-    assert wanted(have, elected, newcomer=False) == [Chunk(0, 1)]
-    assert wanted(have, elected, newcomer=True) == [Chunk(0, 1), Chunk(2, 1)]
-    assert wanted(elected, elected, newcomer=True) == []
 
 
 def test_what_no_peer_could_read_is_refused():

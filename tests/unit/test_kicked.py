@@ -10,3 +10,4 @@ def test_whoever_is_kicked_has_a_group_of_one() -> None:
     assert peer.sizes.group_size > 1
     peer.handle(FromMaster(Kick("it was silent")), 0.0)
     assert (peer.sizes.global_size, peer.sizes.group_size) == (1, 1)
+    assert peer.ring == (peer.identity.peer,), "sizes and ring tell the same"

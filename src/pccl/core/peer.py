@@ -399,7 +399,7 @@ class Peer:
         self._effects.append(CloseMaster())
         if self.accepted:
             # The others go on without us, for good: loops of the form "while there are others, try again" must end.
-            self.sizes = Sizes(1, 1, 1, 1)
+            self.ring, self.sizes = (self.identity.peer,), Sizes(1, 1, 1, 1)
             self._lose(FailureKind.KICKED, f"the master kicked {short(self.identity.peer)}: {reason}")
         else:
             self._lose(FailureKind.REFUSED, f"the master refused {short(self.identity.peer)}: {reason}")

@@ -14,7 +14,7 @@ from msgspec import DecodeError, Meta, Struct, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
 from pccl.dataplane.buffers import Tensor
-from pccl.dataplane.digests import CHUNK_BYTES, DIGEST_BYTES, Progress, chunk_bytes, chunks, content_digests, differing
+from pccl.dataplane.digests import CHUNK_BYTES, DIGEST_BYTES, Progress, chunk_bytes, chunks, content_digests
 from pccl.dataplane.digests import digest as digest_of
 from pccl.errors import UsageError
 from pccl.types import DataType, Result
@@ -210,13 +210,3 @@ def _missing(name: str) -> str:
 
 def _extra(name: str) -> str:
     return f"entry {shown(name)} is not in the elected state"
-
-
-def wanted_chunks(mine: Manifest, theirs: Manifest, newcomer: bool) -> list[Chunk]:
-    """Places whose contents differ, in order; of free entries only if we are new. The layouts are equal."""
-    return [
-        Chunk(place, index)
-        for place, (own, other) in enumerate(zip(mine.entries, theirs.entries, strict=True))
-        if newcomer or not own.free
-        for index in differing(own.digests, other.digests)
-    ]

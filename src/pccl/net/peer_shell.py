@@ -40,9 +40,12 @@ from pccl.core.effects import (
     StartExchange,
     StartRun,
     StartTransfer,
+    SyncShared,
     Tick,
 )
 from pccl.core.messages import ToMaster
+from pccl.dataplane.manifest import Holding
+from pccl.dataplane.offers import Traffic
 from pccl.net.bounds import Bounds
 from pccl.net.connection import PeerEnd
 from pccl.net.data_plane import DataPlane
@@ -138,6 +141,21 @@ class PeerShell:
             return await answer
         except asyncio.CancelledError:
             self._post(Abandon(number))
+            raise
+
+    async def sync(self, holding: Holding, request: SyncShared) -> tuple[Answer, Traffic]:
+        """Make this call with this state; also how many bytes of it moved. The state is offered only once the core has
+        taken the call: what it refuses at once must not get into the way of a sync that is going on."""
+        answer: asyncio.Future[Answer] = self._loop.create_future()
+        number = self.submit(request, lambda value: None if answer.done() else answer.set_result(value))
+        if answer.done():
+            return answer.result(), Traffic()
+        self.transfers.offer(holding)
+        try:
+            return await answer, self.transfers.settle()
+        except asyncio.CancelledError:
+            self._post(Abandon(number))
+            await self.transfers.withdraw()
             raise
 
     async def leave(self, timeout_s: float) -> None:

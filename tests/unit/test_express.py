@@ -1,0 +1,88 @@
+"""Exchanges over real sockets: parcels that come slowly, are used once, or never come."""
+
+import asyncio
+import contextlib
+import socket
+
+import numpy as np
+
+from pccl.core.effects import RunEnded, SendParcel, StartExchange
+from pccl.core.messages import CollectiveSpec
+from pccl.dataplane.buffers import buffers
+from pccl.dataplane.parcels import wrap
+from pccl.dataplane.reference import ReferencePlane
+from pccl.net.express import Express
+from pccl.types import DataType, ReduceOp
+from tests.unit.scripted import run, until
+
+KEY = (1, 4)
+SPEC = CollectiveSpec(1000, DataType.FLOAT, ReduceOp.SUM)
+STALL_S = 0.3
+
+
+class Pair:
+    """One end of an express lane with an exchange that waits at it; the other end is the test's."""
+
+    def __init__(self):
+        self.plane, self.events = ReferencePlane(STALL_S), []
+        self.express = Express(self.plane, self.events.append)
+        near, self.far = socket.socketpair()
+        near.setblocking(False)
+        self.express.carry(KEY, near)
+        self.values = np.ones(SPEC.count, np.float32)
+        self.plane.offers.offer(0, buffers(self.values, self.values))
+        self.express.send(SendParcel(0, 1, 1, (KEY,)))
+        self.express.start(StartExchange(1, 0, 9, SPEC, 0, ((None, 1), (KEY, 7))))
+
+    def parcel(self, number):
+        contribution = self.values.tobytes()
+        return wrap(number, 1, contribution, self.plane.check(contribution))
+
+    @property
+    def ended(self):
+        return [event for event in self.events if isinstance(event, RunEnded)]
+
+
+def play(story):
+    async def bounded():
+        pair = Pair()
+        with contextlib.closing(pair.far):
+            await story(pair)
+            pair.express.stop()
+
+    run(bounded())
+
+
+def test_a_parcel_that_comes_slowly_is_waited_for():
+    async def story(pair):
+        loop = asyncio.get_running_loop()
+        began, stream = loop.time(), pair.parcel(5) + pair.parcel(6) + pair.parcel(7)
+        while stream:  # paced, so that all of it takes much longer than a stall
+            pair.far.send(stream[:200])
+            stream = stream[200:]
+            await asyncio.sleep(0.02)
+            assert stream == b"" or pair.ended == []
+        await until(lambda: pair.ended)
+        assert loop.time() - began > 2 * STALL_S
+        assert pair.ended == [RunEnded(0, 9, "")]
+        assert pair.values[0] == 2
+
+    play(story)
+
+
+def test_a_parcel_that_never_comes_is_given_up():
+    async def story(pair):
+        await until(lambda: pair.ended)
+        assert pair.ended == [RunEnded(0, 9, "a parcel did not come")]
+
+    play(story)
+
+
+def test_what_was_used_is_not_kept():
+    async def story(pair):
+        pair.far.send(pair.parcel(6) + pair.parcel(7))
+        await until(lambda: pair.ended)
+        assert list(pair.express._lanes[KEY].inbox.parcels) == [6]
+        assert pair.express._sent == {}
+
+    play(story)
