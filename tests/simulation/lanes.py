@@ -86,7 +86,7 @@ def _answered(end: LaneEnd, data: bytes) -> None:
     assert isinstance(answer, LaneAnswer), "what is no answer is the business of `wire`"
     if answer.accepted:
         end.stands = True
-        end.host.handle(LaneDialled(*end.key))
+        end.host.handle(LaneDialled(*end.key, round(2e6 * end.connection.distance_s)))
     else:
         _give_up(end, answer.reason)
 

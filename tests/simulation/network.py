@@ -33,7 +33,7 @@ class Connection:
         self.vanished = False
         """Bytes of at least one direction are lost without anybody being told."""
         self._network = network
-        self._distance_s = distance_s
+        self.distance_s = distance_s
         self.flying = [0, 0]
         """Messages on their way to each side."""
         self._arrivals = [0.0, 0.0]
@@ -66,7 +66,7 @@ class Connection:
         """Break it: nothing more arrives, and each side is told in its own time."""
         self._severed = True
         for side in (0, 1):
-            self._network.scheduler.after(self._network.delay(self._distance_s), self._tell, side, cause)
+            self._network.scheduler.after(self._network.delay(self.distance_s), self._tell, side, cause)
 
     def vanish(self, towards: tuple[int, ...]) -> None:
         """From now on nothing arrives at these sides, and nobody is told until the kernels give up."""
@@ -78,7 +78,7 @@ class Connection:
     def _plan(
         self, side: int, act: Callable[[int, str], object] | Callable[[int, bytes], object], what: object
     ) -> None:
-        arrival = self._network.scheduler.now + self._network.delay(self._distance_s)
+        arrival = self._network.scheduler.now + self._network.delay(self.distance_s)
         self._arrivals[side] = max(self._arrivals[side], arrival)
         self.flying[side] += 1
         self._network.scheduler.at(self._arrivals[side], act, side, what)

@@ -74,7 +74,10 @@ class TwoPeers:
 
     async def stand(self):
         self.dial()
-        await until(lambda: LaneDialled(7, 0) in self.dialler_core.events)
+        await until(self.stands)
+
+    def stands(self):
+        return any(isinstance(event, LaneDialled) for event in self.dialler_core.events)
 
     def stop(self):
         for lanes in (self.dialler, self.receiver):

@@ -30,17 +30,22 @@ def messages(effects, kind):
     return [(connection, effect.message) for effect in sent for connection in effect.connections]
 
 
-def three_accepted():
-    """A master with a ring of three, and the numbers of its links."""
+def three_joined():
+    """A master that has told three peers which links to make, and these, with the connection of each end."""
     master = Master("run", MasterLimits())
     for connection, peer in CONNECTIONS.items():
-        master.handle(Received(connection, Join(peer, 0, "h", connection, 1)), 0.0)
+        master.handle(Received(connection, Join(peer, 0, "h", connection, 0)), 0.0)
     wires = messages(master.handle(Received(1, VoteTopology()), 0.0), Wire)
-    ends = [(connection, link.number) for connection, wire in wires for link in wire.links]
+    return master, [(connection, link) for connection, wire in wires for link in wire.links]
+
+
+def three_accepted():
+    """A master with a ring of three, and the numbers of its links."""
+    master, ends = three_joined()
     for connection, link in ends:
-        master.handle(Received(connection, LinkUp(link)), 0.0)
+        master.handle(Received(connection, LinkUp(link.number)), 0.0)
     assert len(master.roster.accepted) == 3
-    return master, dict(ends)
+    return master, {connection: link.number for connection, link in ends}
 
 
 def initiate(master, root, connections=CONNECTIONS):

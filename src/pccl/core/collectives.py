@@ -17,7 +17,7 @@ from pccl.core.ring import pairs
 from pccl.core.roster import Member, Roster
 from pccl.core.schedule import lane_share, segment_bytes
 from pccl.core.violation import Violation
-from pccl.core.wiring import Link
+from pccl.core.wiring import Link, Wiring
 from pccl.types import CollectiveKind, PeerId, short, tag_name
 
 
@@ -107,9 +107,10 @@ class Life:
 class Collectives:
     """All lives. `touched` holds the groups in which something may start or be told; the master advances those."""
 
-    def __init__(self, roster: Roster, outbox: Outbox, limits: MasterLimits) -> None:
+    def __init__(self, roster: Roster, wiring: Wiring, outbox: Outbox, limits: MasterLimits) -> None:
         self.touched: dict[int, None] = {}
         self._roster = roster
+        self._wiring = wiring
         self._outbox = outbox
         self._limits = limits
         self._lives: dict[int, dict[int, Life]] = {}
@@ -205,16 +206,16 @@ class Collectives:
         """Its voters wait for peers that wait in another call, and these for them."""
         self._refuse(life, False, reason, now)
 
-    def advance(self, group: int, stands: bool, now: float) -> None:
+    def advance(self, group: int, now: float) -> None:
         """Tell aborted outcomes and start ready collectives, if the group's ring stands."""
-        if not stands:
+        if not self._wiring.stands(group):
             return
         lives = list(self._lives.get(group, {}).values())
         for life in lives:
             if life.stage is LifeStage.STOPPED:
                 self._tell(life, False, now)
         ready = [life for life in lives if life.stage is LifeStage.READY]
-        round_trip_s = self._roster.round_trip_s(self._roster.ring(group)) if ready else 0.0
+        round_trip_s = self._wiring.round_trip_s(group) if ready else 0.0
         for place, life in enumerate(ready):
             if all(peer in life.parcels for peer in self._roster.ring(group)):
                 self._start(life, (), now)

@@ -152,6 +152,8 @@ class LaneDialled(Struct, frozen=True):
 
     link: int
     lane: int
+    round_trip_us: int = 0
+    """How long the kernel saw a packet go there and back; 0 where it does not tell."""
 
 
 class DialFailed(Struct, frozen=True):

@@ -24,7 +24,8 @@ class LinkEnd:
 
     def __init__(self, spec: LinkSpec) -> None:
         self.spec = spec
-        self.standing: dict[int, None] = {}
+        self.standing: dict[int, int] = {}
+        """The lanes that stand, and how long a packet takes there and back on each, 0 if unknown."""
 
     @property
     def numbers(self) -> range:
@@ -120,7 +121,7 @@ class Lanes:
             self._effects.append(RefuseLane(offer, reason))
         else:
             self._effects.append(AcceptLane(offer, hello.link, hello.lane))
-            self._stand(end, hello.lane)
+            self._stand(end, hello.lane, 0)
 
     def _keep(self, offer: int, early: EarlyOffer) -> None:
         if len(self._early) >= self._limits.early_offers_max:
@@ -146,20 +147,20 @@ class Lanes:
             return f"link {hello.link} has no room for lane {hello.lane} of {short(PeerId(hello.sender))}"
         return ""
 
-    def dialled(self, link: int, lane: int) -> None:
+    def dialled(self, link: int, lane: int, round_trip_us: int) -> None:
         """A lane that we dialled stands; it is closed if nobody wants it any more."""
         end = self._ends.get(link)
         if end is None:
             self._effects.append(CloseLane(link, lane))
         else:
-            self._stand(end, lane)
+            self._stand(end, lane, round_trip_us)
 
-    def _stand(self, end: LinkEnd, lane: int) -> None:
-        end.standing[lane] = None
+    def _stand(self, end: LinkEnd, lane: int, round_trip_us: int) -> None:
+        end.standing[lane] = round_trip_us
         if (end.spec.number, lane) == end.express:
             self._effects.append(CarryParcels(*end.express))
         if end.complete:
-            self._effects.append(SendMaster(LinkUp(end.spec.number)))
+            self._effects.append(SendMaster(LinkUp(end.spec.number, min(end.standing.values()))))
 
     def broke(self, link: int, cause: str) -> None:
         """A lane could not be made or broke: a link is whole or not there, so all of it goes."""

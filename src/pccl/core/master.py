@@ -55,7 +55,7 @@ class Master:
         self.outbox = Outbox(self.roster)
         self.wiring = Wiring(self.roster, self.outbox, limits)
         self.admission = Admission(self.roster, self.wiring, self.outbox, limits)
-        self.collectives = Collectives(self.roster, self.outbox, limits)
+        self.collectives = Collectives(self.roster, self.wiring, self.outbox, limits)
         self.syncs = Syncs(self.roster, self.admission, self.outbox, limits)
         self.liveness = Liveness(self.roster, self.outbox, limits)
         self.pending = Ballot[None]("are_peers_pending", lambda: self.roster.accepted)
@@ -139,8 +139,8 @@ class Master:
                 self.outbox.send((member.peer,), Pong())
             case Pong():
                 member.answer(now, self.limits.link_timeout_s / 2)
-            case LinkUp(link=link):
-                self.wiring.report_up(member.peer, link, now)
+            case LinkUp(link=link, round_trip_us=round_trip_us):
+                self.wiring.report_up(member.peer, link, round_trip_us, now)
                 self.collectives.touched[member.group] = None
             case LinkDown(link=link, cause=cause):
                 self._break_link(member, link, cause, now)
@@ -229,7 +229,7 @@ class Master:
         self._refuse_contradicting(now)
         while self.collectives.touched:
             group, _ = self.collectives.touched.popitem()
-            self.collectives.advance(group, self.wiring.stands(group), now)
+            self.collectives.advance(group, now)
         self.wiring.flush()
 
     def _judge(self, now: float) -> bool:

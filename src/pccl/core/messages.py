@@ -132,6 +132,8 @@ class LinkUp(Struct, frozen=True, tag=True):
     """All lanes of this link stand at my end."""
 
     link: Number
+    round_trip_us: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
+    """How long a packet takes there and back, from the end that dialled; 0 when that is not known."""
 
 
 class LinkDown(Struct, frozen=True, tag=True):

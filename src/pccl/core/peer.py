@@ -203,8 +203,8 @@ class Peer:
         match event:
             case LaneOffered(offer=offer, hello=hello):
                 self._lanes.offered(offer, hello, now)
-            case LaneDialled(link=link, lane=lane):
-                self._lanes.dialled(link, lane)
+            case LaneDialled(link=link, lane=lane, round_trip_us=round_trip_us):
+                self._lanes.dialled(link, lane, round_trip_us)
             case DialFailed(link=link, cause=cause) | LaneClosed(link=link, cause=cause):
                 self._lanes.broke(link, cause)
 

@@ -212,7 +212,7 @@ class Syncs:
             work[puller] = reached
             for holder in reached:
                 work.setdefault(holder, []).append(puller)
-        lanes = transfer_lanes(self._roster.lanes[group], self._roster.round_trip_s(self._roster.ring(group)))
+        lanes = transfer_lanes(self._roster.lanes[group], wiring.round_trip_s(group))
         start = StartSync(sync.attempt, True, (), lanes, claim.revision, claim.layout, claim.content)
         for peer, others in work.items():
             self._outbox.send((peer,), structs.replace(start, pull=peer in sync.sources, peers=tuple(others)))

@@ -52,6 +52,8 @@ class Link:
         self.dialler: PeerId = ends[0]
         self.stage = LinkStage.DIALLING
         self.up: list[PeerId] = []
+        self.round_trip_s = 0.0
+        """As the end that dialled measured it; 0 when neither end has."""
         self.failures = 0
         self.causes: dict[PeerId, str] = {}
         """Why it failed the last time each end dialled."""
@@ -167,12 +169,13 @@ class Wiring:
 
     # ── what the peers report ────────────────────────────────────────────────────────────────────────────────────────
 
-    def report_up(self, peer: PeerId, number: int, now: float) -> None:
+    def report_up(self, peer: PeerId, number: int, round_trip_us: int, now: float) -> None:
         """One end says that its lanes stand; a report about an old number is late, not wrong."""
         link = self._numbered.get(number)
         if link is None or peer not in link.ends or peer in link.up or link.stage is not LinkStage.DIALLING:
             return
         link.up.append(peer)
+        link.round_trip_s = max(link.round_trip_s, round_trip_us / 1e6)
         if len(link.up) == 2:
             link.become(LinkStage.STANDING, now, None)
             del self._timed[link.ends]
@@ -213,7 +216,7 @@ class Wiring:
         know yet being the highest. Both ends are asked for a sign of life, for a frozen one fails all its links."""
         self._retire_number(link)
         self._last_number += 1
-        link.number, link.up = self._last_number, []
+        link.number, link.up, link.round_trip_s = self._last_number, [], 0.0
         self._numbered[link.number] = link
         if link.failures % 2 == 0:
             link.tried_since = now
@@ -259,6 +262,13 @@ class Wiring:
         """A link between this peer and one of the others is being made."""
         links = (self._links.get(pair(peer, other)) for other in others)
         return any(link is not None and link.stage is LinkStage.DIALLING for link in links)
+
+    def round_trip_s(self, group: int) -> float:
+        """The longest round trip between neighbours of the group. Kernels measure it, so that a busy process does not
+        make a near peer seem far; where they do not tell, it is the upper bound by way of the master."""
+        needed = self._needed.get(group, ())
+        measured = [self._links[ends].round_trip_s for ends in needed if ends in self._links]
+        return max(measured) if all(measured) and measured else self._roster.round_trip_s(self._roster.ring(group))
 
     def needs(self, link: Link) -> bool:
         """Its group cannot do without it."""

@@ -88,7 +88,7 @@ class Lanes:
             if self._dials.get(key) is asyncio.current_task():
                 del self._dials[key]
         self._stand(key, sock)
-        return LaneDialled(*key)
+        return LaneDialled(*key, sockets.round_trip_us(sock))
 
     async def _handshake(self, effect: Dial) -> socket.socket:
         sock = await self._dialler.connect(effect.host, effect.port, effect.timeout_s)
