@@ -107,7 +107,7 @@ class Faults:
 
     def _stop(self, victim: PeerChild, long: bool) -> None:
         seconds = self._silence_s * (self._draw.uniform(*LONG) if long else self._draw.uniform(0.05, SHORT))
-        victim.stopped, victim.kick_due, victim.late_s = True, long, seconds
+        victim.stopped, victim.kick_due, victim.late_s, victim.steps_back = True, long, seconds, 0
         victim.child.signal(signal.SIGSTOP)
         self._after(seconds, lambda: self._resume(victim))
 

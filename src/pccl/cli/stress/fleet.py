@@ -102,6 +102,8 @@ class PeerChild:
     """It was stopped for so long that the others must go on without it."""
     late_s: float = 0.0
     """How long it was stopped, and so may be late."""
+    steps_back: int = 2
+    """Steps it has ended since it was last stopped."""
     size: int = 0
     """Of its group after its latest step."""
 

@@ -220,7 +220,11 @@ class Run:
                 self.referee.break_off(f"{peer.name}: {said['what']}", log)
 
     def _back(self, peer: PeerChild) -> None:
-        """It has done a step since it was last stopped, if it ever was."""
+        """It has ended a step since it was last stopped, if it ever was. The first one may have been over before that,
+        all but the telling; the second one began afterwards."""
+        peer.steps_back += 1
+        if peer.steps_back == 1:
+            return
         if peer.kick_due and peer.size > 1:
             late = f"{peer.name} was stopped for {peer.late_s:.1f} s while others waited, and was not kicked"
             self.referee.break_off(late, self.fleet.master.log)
