@@ -27,7 +27,7 @@ from pccl.errors import UsageError, to_exception
 from pccl.membership import GOODBYE_S, Membership, leave_on_sigterm
 from pccl.net.data_plane import DataPlane
 from pccl.orders import Op, of_descriptor, of_kind, of_many, of_tensor, operation, total
-from pccl.shared_state import SharedState, SharedStateSyncInfo, hashed
+from pccl.shared_state import SharedState, SharedStateSyncInfo, hashed, keep
 from pccl.shares import Shares, ShareWork, root_of
 from pccl.types import Attribute, CollectiveKind, PeerId, ReduceInfo, ReduceOp, Result, SharedStateSyncStrategy
 from pccl.work import AsyncReduceHandle, Work
@@ -93,13 +93,7 @@ class Communicator:
 
         Raises `MasterLost` when no master answered in `n_attempts`, `Refused` when it does not admit this peer; after
         either it may be called again."""
-        self._check_process()
-        if self._closed:
-            raise UsageError("connect: this Communicator was closed; build a new one")
-        if self._membership is not None:
-            raise UsageError("connect: this Communicator is connected already; build a new one to join again")
-        if n_attempts < 1:
-            raise UsageError(f"connect: n_attempts is {n_attempts}, but at least one attempt is needed")
+        self._check_outside("connect", n_attempts)
         membership = Membership(self._config, self._data_plane)
         try:
             answer = membership.connect(n_attempts)
@@ -349,6 +343,33 @@ class Communicator:
 
     # ── shared state ─────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def prefetch_shared_state(self, shared_state: SharedState, n_attempts: int = 5) -> SharedStateSyncInfo:
+        """Before `connect`: fetch what the group holds while it trains on, so that the first sync has little to bring.
+
+        Nobody waits for this peer meanwhile. It pulls what the last sync agreed on from a few of those who held it,
+        each of which gives no more bandwidth than its `serve_bytes_s`; what they have changed since is left out.
+        `rx_bytes` says how much came: 0 if nobody has anything to give. The state is not in step afterwards but `torn`,
+        and its revision stays as it is: `connect` and `sync_shared_state` fetch the rest.
+
+        Raises `SyncFailed` when every holder was lost: what came is kept, so call it again or connect. Raises
+        `CallMismatch` if the entries differ from the group's, and what `connect` raises."""
+        self._check_outside("prefetch_shared_state", n_attempts)
+        manifest, entries = hashed(shared_state)
+        membership = Membership(self._config, self._data_plane)
+        try:
+            answer, traffic = membership.visit(n_attempts, Holding(entries, manifest))
+        except BaseException:
+            shared_state.interrupted(membership.pulled)
+            raise
+        finally:
+            membership.leave(GOODBYE_S)
+        if traffic.received_bytes:
+            # Chunks of the group's between our own: until a sync has brought the rest nobody may be given this.
+            shared_state.interrupted(True)
+            shared_state.take()
+        _value(answer)
+        return SharedStateSyncInfo(traffic.sent_bytes, traffic.received_bytes)
+
     def sync_shared_state(
         self,
         shared_state: SharedState,
@@ -367,8 +388,9 @@ class Communicator:
         manifest, entries = hashed(shared_state)
         how, digests = shared_state.strategy(SharedStateSyncStrategy(strategy)), (manifest.layout, manifest.content)
         request = SyncShared(shared_state.revision, how, *digests)
+        holding = Holding(entries, manifest)
         try:
-            answer, traffic = membership.sync(Holding(entries, manifest), request)
+            answer, traffic = membership.sync(holding, request, lambda: keep(shared_state, holding))
         except BaseException:
             shared_state.interrupted(membership.pulled)
             raise
@@ -430,6 +452,15 @@ class Communicator:
         if self._membership is None:
             raise UsageError(f"{what}: call connect first")
         return self._membership
+
+    def _check_outside(self, what: str, n_attempts: int) -> None:
+        self._check_process()
+        if self._closed:
+            raise UsageError(f"{what}: this Communicator was closed; build a new one")
+        if self._membership is not None:
+            raise UsageError(f"{what}: this Communicator is connected already; build a new one to join again")
+        if n_attempts < 1:
+            raise UsageError(f"{what}: n_attempts is {n_attempts}, but at least one attempt is needed")
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

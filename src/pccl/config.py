@@ -38,6 +38,13 @@ SECONDS_MIN = 0.01
 CONNECTION_DEAD_MIN_S = 5.0
 """TCP sends again after one second and three: below this, two lost segments in a row would be a death."""
 
+SERVE_BYTES_S = 10_000_000
+"""What a peer gives visitors of its bandwidth: 80 Mbit/s are little beside a data centre's link, and three holders
+bring a newcomer 10 GB in six minutes. Who trains behind a home's uplink lowers it."""
+
+SERVE_BYTES_MIN_S = 65_536
+"""With less, a lane might wait for a turn until the visitor takes it for dead."""
+
 DATA_PLANES = ("native", "reference")
 """The reference one is the readable one: slow, and of use where no compiler was."""
 
@@ -87,7 +94,7 @@ class MasterLimitSettings(TypedDict, total=False):
 
 class PeerLimitSettings(TypedDict, total=False):
     """Limits that may be passed to `Communicator`; see `core.limits` for what each means and why it is what it is. The
-    last one is about sockets, which a core does not know: see `CONNECTION_DEAD_S`."""
+    last two are about sockets, which a core does not know: see `CONNECTION_DEAD_S` and `SERVE_BYTES_S`."""
 
     master_silence_s: float
     dial_timeout_s: float
@@ -95,6 +102,7 @@ class PeerLimitSettings(TypedDict, total=False):
     early_offers_max: int
     stall_s: float
     connection_dead_s: float
+    serve_bytes_s: int
 
 
 @dataclass(frozen=True)
@@ -136,6 +144,8 @@ class PeerConfig:
     """Where neighbours shall dial this peer; what is left out is where it listens, seen from the master."""
     limits: PeerLimits
     connection_dead_s: float
+    serve_bytes_s: int
+    """What visitors that fetch the shared state may have of our bandwidth; 0 for nothing."""
 
     @classmethod
     def resolve(
@@ -152,8 +162,9 @@ class PeerConfig:
             _integer("p2p_connection_pool_size (PCCL_LANES)", lanes or _environment("PCCL_LANES", "0"), 0, LANES_MAX),
             _place("listen", "PCCL_LISTEN", listen),
             _announced(_place("announce", "PCCL_ANNOUNCE", announce)),
-            _limits(PeerLimits(), limits),
+            _limits(PeerLimits(), limits, "serve_bytes_s"),
             _connection_dead_s(limits),
+            _serve_bytes_s(limits),
         )
 
 
@@ -235,7 +246,7 @@ def _environment(name: str, default: str) -> str:
     return os.environ.get(name, "") or default
 
 
-def _limits(defaults: Limits, passed: Mapping[str, Any]) -> Limits:
+def _limits(defaults: Limits, passed: Mapping[str, Any], *others: str) -> Limits:
     values: dict[str, Any] = {}
     for name in defaults.__struct_fields__:
         setting, value = _setting(name, passed, getattr(defaults, name))
@@ -243,7 +254,7 @@ def _limits(defaults: Limits, passed: Mapping[str, Any]) -> Limits:
             values[name] = _seconds(setting, value, SECONDS_MIN)
         else:
             values[name] = _integer(setting, value, 1, _MOST.get(name, 2**31))
-    known = (*values, "connection_dead_s")
+    known = (*values, "connection_dead_s", *others)
     unknown = sorted(set(passed) - set(known))
     if unknown:
         raise UsageError(f"there is no setting {unknown[0]!r}; known are {', '.join(known)}")
@@ -253,6 +264,14 @@ def _limits(defaults: Limits, passed: Mapping[str, Any]) -> Limits:
 def _connection_dead_s(passed: Mapping[str, Any]) -> float:
     setting, value = _setting("connection_dead_s", passed, CONNECTION_DEAD_S)
     return _seconds(setting, value, CONNECTION_DEAD_MIN_S)
+
+
+def _serve_bytes_s(passed: Mapping[str, Any]) -> int:
+    setting, value = _setting("serve_bytes_s", passed, SERVE_BYTES_S)
+    number = _integer(setting, value, 0, 2**63 - 1)
+    if 0 < number < SERVE_BYTES_MIN_S:
+        raise UsageError(f"{setting}: {number} is too little to serve anybody: at least {SERVE_BYTES_MIN_S}, or 0")
+    return number
 
 
 def _setting(name: str, passed: Mapping[str, Any], default: float) -> tuple[str, object]:

@@ -14,13 +14,24 @@ import secrets
 import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from types import FrameType
+from typing import Any
 
 from msgspec import structs
 
 from pccl.config import PeerConfig
-from pccl.core.effects import Answer, Collective, Failure, FailureKind, Request, SyncShared, WaitAccepted
+from pccl.core.effects import (
+    Answer,
+    Collective,
+    Failure,
+    FailureKind,
+    FetchShared,
+    InSync,
+    Request,
+    SyncShared,
+    WaitAccepted,
+)
 from pccl.core.peer import Peer, PeerIdentity
 from pccl.dataplane.manifest import Holding
 from pccl.dataplane.offers import Offers, Traffic
@@ -30,6 +41,7 @@ from pccl.net.data_plane import DataPlane
 from pccl.net.peer_shell import NotOurMaster, PeerShell
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
+from pccl.net.transfers import Kept
 from pccl.transaction import Order, Transaction
 from pccl.types import PeerId
 
@@ -80,23 +92,27 @@ class Membership:
         return self._thread.run(self._connect(n_attempts))
 
     async def _connect(self, n_attempts: int) -> Answer:
-        listen = self._config.listen
-        self._shell = PeerShell(self._data_plane, self._bounds, _tell)
+        shell = await self._join(n_attempts, visits=False)
+        return await shell.call(WaitAccepted())
+
+    def visit(self, n_attempts: int, holding: Holding) -> tuple[Answer, Traffic]:
+        """Join as a visitor, and pull what the group last agreed on; also how many bytes came."""
+        shell = self._thread.run(self._join(n_attempts, visits=True))
+        return self._with_tensors(shell, shell.sync(holding, FetchShared(holding.manifest.layout)))
+
+    async def _join(self, n_attempts: int, visits: bool) -> PeerShell:
+        master, listen = self._config.master, self._config.listen
+        shell = self._shell = PeerShell(self._data_plane, self._bounds, self._config.serve_bytes_s, _tell)
         try:
-            port = self._shell.listen(listen.host, listen.port)
+            port = shell.listen(listen.host, listen.port)
         except OSError as error:
             raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {in_words(error)}") from error
-        await self._join(self._shell, port, n_attempts)
-        return await self._shell.call(WaitAccepted())
-
-    async def _join(self, shell: PeerShell, port: int, n_attempts: int) -> None:
-        master = self._config.master
         for attempt in range(1, n_attempts + 1):
             # Somebody else in each attempt: the master may have heard of the last one and not yet of its end.
-            self.core = Peer(self._identity(port), self._limits)
+            self.core = Peer(self._identity(port, visits), self._limits)
             try:
                 await shell.join(self.core, (master.host, master.port), ATTEMPT_TIMEOUT_S)
-                return
+                return shell
             except NotOurMaster as error:
                 raise ProtocolError(f"connect: no master of ours at {master}: {error}") from error
             except OSError as error:
@@ -109,9 +125,10 @@ class Membership:
             "Start it with `pccl master`, or check the address"
         )
 
-    def _identity(self, port: int) -> PeerIdentity:
-        me, announce = PeerId(secrets.token_hex(16)), self._config.announce
-        return PeerIdentity(me, self._config.group, announce.host, announce.port or port, self._config.lanes)
+    def _identity(self, port: int, visits: bool) -> PeerIdentity:
+        me, config = PeerId(secrets.token_hex(16)), self._config
+        host, port = config.announce.host, config.announce.port or port
+        return PeerIdentity(me, config.group, host, port, config.lanes, visits, config.serve_bytes_s > 0)
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -123,13 +140,19 @@ class Membership:
         except LoopEnded:
             return _CLOSED
 
-    def sync(self, holding: Holding, request: SyncShared) -> tuple[Answer, Traffic]:
-        """Sync a state; also how many bytes of it moved."""
+    def sync(self, holding: Holding, request: SyncShared, keep: Callable[[], Kept]) -> tuple[Answer, Traffic]:
+        """Sync a state; also how many bytes of it moved. `keep` is called when it was found in step, before anything
+        else happens here: visitors may have it from now on."""
         shell = self._shell
         assert shell is not None, "calls follow connect"
         self._check_alone("sync_shared_state")
+        return self._with_tensors(shell, _sync(shell, holding, request, keep))
+
+    def _with_tensors(
+        self, shell: PeerShell, work: Coroutine[Any, Any, tuple[Answer, Traffic]]
+    ) -> tuple[Answer, Traffic]:
         try:
-            return self._thread.run(shell.sync(holding, request))
+            return self._thread.run(work)
         except LoopEnded:
             return _CLOSED, Traffic()
         except BaseException:
@@ -239,6 +262,15 @@ class Membership:
 def _tell(reason: str) -> None:
     if reason:
         log.warning("%s", reason)
+
+
+async def _sync(
+    shell: PeerShell, holding: Holding, request: SyncShared, keep: Callable[[], Kept]
+) -> tuple[Answer, Traffic]:
+    answer, traffic = await shell.sync(holding, request)
+    if isinstance(answer, InSync) and not shell.transfers.pulled:
+        shell.transfers.keep(keep())
+    return answer, traffic
 
 
 # ── the end of the process ───────────────────────────────────────────────────────────────────────────────────────────

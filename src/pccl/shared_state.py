@@ -4,14 +4,15 @@ Owns PCCL's `SharedState` and `TensorInfo`. Imports neither numpy nor torch. Mus
 """
 
 import sys
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 from pccl.dataplane.buffers import Tensor, tensor
 from pccl.dataplane.device import copy_back, host_copy, on_device
 from pccl.dataplane.digests import Progress
-from pccl.dataplane.manifest import Entry, Manifest, take_manifest
+from pccl.dataplane.manifest import Entry, Holding, Manifest, take_manifest
 from pccl.errors import UsageError
 from pccl.types import DataType, DeviceType, Result, SharedStateSyncStrategy
 
@@ -101,6 +102,8 @@ class SharedState:
         self.tensors = list(tensors)
         self._revision = 0
         self._torn = False
+        self._kept: Holding | None = None
+        """What was found in step by the last sync, for visitors."""
         if not self.tensors:
             raise UsageError("SharedState: there is nothing to share; pass at least one TensorInfo")
 
@@ -128,16 +131,17 @@ class SharedState:
 
     @property
     def torn(self) -> bool:
-        """A sync failed while it replaced contents: this is a mixture of two states, and of use to nobody. Until the
-        next sync succeeds it is offered to nobody; set `revision` to say that the content is right after all."""
+        """A sync failed while it replaced contents, or a prefetch has replaced some: this is a mixture of two states,
+        and of use to nobody. Until the next sync succeeds it is offered to nobody; set `revision` to say that the
+        content is right after all."""
         return self._torn
 
     def strategy(self, wanted: SharedStateSyncStrategy) -> SharedStateSyncStrategy:
         """How it is synced: what is torn can only be replaced."""
         if self._torn and wanted is SharedStateSyncStrategy.SEND_ONLY:
             raise UsageError(
-                "sync_shared_state: a sync that failed left a mixture of two states here, which must not be sent to "
-                "others; load the state anew and set its revision, or let this peer receive"
+                "sync_shared_state: a failed sync or a prefetch left a mixture of two states here, which must not be "
+                "sent to others; load the state anew and set its revision, or let this peer receive"
             )
         return SharedStateSyncStrategy.RECEIVE_ONLY if self._torn else wanted
 
@@ -157,6 +161,18 @@ class SharedState:
         """Contents were replaced: bring them to where they belong."""
         for each in self.tensors:
             each._take()
+
+
+def keep(state: SharedState, holding: Holding) -> Callable[[], Holding | None]:
+    """Let visitors have this until the next sync, or until the state is gone: it alone keeps the memory."""
+    state._kept = holding
+    there = weakref.ref(state)
+
+    def kept() -> Holding | None:
+        state = there()
+        return None if state is None else state._kept
+
+    return kept
 
 
 def hashed(state: SharedState) -> tuple[Manifest, list[Entry]]:

@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 import threading
+import time
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from pccl import (
     TooFewPeers,
     UsageError,
 )
+from pccl.membership import _living
 
 THOUGHT_S = 0.05
 """A step takes some time, so that others can come and go between two of them."""
@@ -57,6 +59,42 @@ class StateActor:
             self.synced = {"revision": self.state.revision, "digest": self.digest()}
         return {**self.synced, "tx": info.tx_bytes, "rx": info.rx_bytes}
 
+    def prefetch(self, die_at=None):
+        """Fetch what the others hold, before connect."""
+        if die_at is not None:
+            threading.Thread(target=self.end_transferring, args=(die_at, signal.SIGKILL), daemon=True).start()
+        info = self.communicator.prefetch_shared_state(self.state)
+        return {"tx": info.tx_bytes, "rx": info.rx_bytes, "revision": self.state.revision, "torn": self.state.torn}
+
+    def round(self, learns=(), die_at=None):
+        """One round of training until somebody waits to be let in, and let it in. Each step is told of, and changes
+        these entries; SIGKILL ourselves when this many bytes were served meanwhile."""
+        if die_at is not None:
+            threading.Thread(target=self.end_transferring, args=(die_at, signal.SIGKILL), daemon=True).start()
+        steps, gradient = 0, np.ones(100_000, np.float32)
+        while not self.communicator.are_peers_pending():
+            begin = time.monotonic()
+            self.communicator.all_reduce(gradient, op="avg", retry=True)
+            for name in learns:
+                self.arrays[name] += 1
+            steps += 1
+            facts = {"event": "stepped", "steps": steps, "step_s": time.monotonic() - begin}
+            os.write(1, json.dumps(facts).encode() + b"\n")
+        self.communicator.update_topology()
+        self.state.push_revision()
+        return {"steps": steps}
+
+    def await_serving(self):
+        """Look until a visitor is being served."""
+        while not any(each.moved_bytes for each in _transfers()):
+            select.select([], [], [], 0.001)
+        return {}
+
+    def drop(self):
+        """Have no state any more."""
+        del self.state, self.arrays
+        return {}
+
     def held(self):
         return {"revision": self.state.revision, "digest": self.digest()}
 
@@ -72,10 +110,29 @@ class StateActor:
             return {"reason": str(error)}
         return {"reason": ""}
 
+    def sync_interrupted(self):
+        """Ctrl-C while it waits for the votes of the others."""
+        threading.Thread(target=self._interrupt_offered, daemon=True).start()
+        try:
+            self.communicator.sync_shared_state(self.state)
+        except KeyboardInterrupt:
+            return {"interrupted": True}
+        return {"interrupted": False}
+
+    def await_over(self):
+        """Look until the vote that was left behind is answered."""
+        while self.communicator._membership.core._sync.open:
+            select.select([], [], [], 0.001)
+        return {}
+
+    def _interrupt_offered(self):
+        while not self.communicator._membership._shell.transfers.offered:
+            select.select([], [], [], 0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
     def end_transferring(self, moved_bytes, how):
-        transfers = self.communicator._membership._shell.transfers._running
-        while not any(each.transfer.moved_bytes >= moved_bytes for each in list(transfers.values())):
-            pass
+        while not any(each.moved_bytes >= moved_bytes for each in _transfers()):
+            select.select([], [], [], 0.001)
         os.kill(os.getpid(), how)
 
     def alter(self, entry, place):
@@ -117,6 +174,12 @@ class StateActor:
         if revision % 10 == 0:
             facts = {"event": "step", "revision": revision, "size": len(self.communicator.ring)}
             os.write(1, json.dumps(facts).encode() + b"\n")
+
+
+def _transfers():
+    """Of all memberships of this process: a visitor's is not that of its communicator."""
+    shells = [membership._shell for membership in list(_living)]
+    return [each.transfer for shell in shells if shell for each in list(shell.transfers._running.values())]
 
 
 class NumpyLearner:

@@ -166,6 +166,17 @@ def test_a_second_sync_is_refused_and_does_no_harm(master, start_peers):
     sync(peers)
 
 
+def test_who_was_interrupted_in_a_sync_holds_nobody_up(master, start_peers):
+    holder, puller = join([], start(start_peers, master, 2))
+    hold([holder], revision=3)
+    hold([puller], seed=2)
+    assert puller.do("sync_interrupted")["interrupted"]
+    holder.order("sync")
+    assert holder.expect("failed")["error"] == "SyncFailed"
+    puller.do("await_over")
+    assert [said["rx"] > 0 for said in sync([holder, puller])] == [False, True]
+
+
 @pytest.mark.parametrize("learner", ["numpy", "torch"])
 def test_all_hold_the_same_bits_at_every_step_while_peers_come_and_go(master, start_peers, learner):
     steps, draw = 200, random.Random(5)

@@ -46,7 +46,8 @@ class Havoc:
         """What cannot be dialled stays so in the groups that have a ring around it, whoever else is lost or let in."""
         accepted = {known.peer for known in self._theatre.ledger.accepted()}
         for group in range(self._theatre.plan.groups):
-            hosts = [host for host in self._theatre.peers.values() if host.identity.group == group]
+            peers = [host for host in self._theatre.peers.values() if not host.identity.visits]
+            hosts = [host for host in peers if host.identity.group == group]
             sound = [host.identity.peer for host in hosts if not host.harms]
             staying = [peer for peer in sound if peer in accepted] or sound
             everybody = [host.identity.peer for host in hosts if not host.hostile]

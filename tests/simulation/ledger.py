@@ -11,6 +11,7 @@ from pccl.core.messages import (
     CollectiveSpec,
     Done,
     Failed,
+    Fetch,
     Initiate,
     Join,
     Kick,
@@ -25,6 +26,7 @@ from pccl.core.messages import (
     RefusedSync,
     RefusedTopology,
     Start,
+    StartSync,
     Synced,
     SyncState,
     ToMaster,
@@ -44,6 +46,8 @@ class Known:
         self.connection = connection
         self.peer = PeerId(join.peer)
         self.group = join.group
+        self.visits = join.visits
+        self.fetching = False
         self.topology: Topology | None = None
         """The last one sent; a peer is accepted from the first on."""
         self.was_accepted = False
@@ -61,6 +65,8 @@ class Known:
     @property
     def waits(self) -> bool:
         """It has called something that the master has not answered."""
+        if self.visits:
+            return self.fetching
         return self.updating or self.asking or bool(self.initiated) or self.topology is None or self.claim is not None
 
 
@@ -121,6 +127,8 @@ class Ledger:
                 known.updating = True
             case AskPending():
                 known.asking = True
+            case Fetch():
+                known.fetching = True
             case Initiate(tag, spec):
                 known.initiated[tag] = spec
             case Done(_, number) if self._takes_part(known, number):
@@ -164,7 +172,9 @@ class Ledger:
             case Synced(attempt):
                 known.claim, known.synced = None, attempt
             case RefusedSync():
-                known.claim = None
+                known.claim, known.fetching = None, False
+            case StartSync():
+                known.fetching = False
             case RefusedCollective(tag):
                 known.initiated.pop(tag, None)
             case Start(_, number):

@@ -16,7 +16,10 @@ from pccl.core.lanes import Lanes, LinkEnd
 from pccl.core.liveness import Liveness
 from pccl.core.master import Master
 from pccl.core.peer import Peer
+from pccl.core.roster import Roster
 from pccl.core.syncs import Syncs
+from pccl.core.visiting import Visiting
+from pccl.core.visits import Visits
 from pccl.core.wiring import LinkStage, Wiring
 from tests.simulation.runner import Verdict, play
 
@@ -154,6 +157,14 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("who did not get it makes all call again", Syncs, "report", _report_without_cause),
     ),
     "elect the most popular revision": (Mutant("the highest wins", election, "_most_popular", _popular_only),),
+    "elect who only receives": (Mutant("a mixture is offered to nobody", election, "_candidates", dict),),
+    "let anybody serve visitors": (
+        Mutant("holders are those who were in step", Visits, "_holders", lambda self, group: self._roster.ring(group)),
+    ),
+    "serve beyond the end": (Mutant("who is out serves nobody", Visiting, "lose", lambda self, loss: None),),
+    "take visitors for candidates": (
+        Mutant("visitors stay outside", Roster, "add_visitor", lambda self, member: self.add_candidate(member, 1)),
+    ),
     "never kick": (Mutant("a silent peer is kicked", Liveness, "watch", lambda self, waited_for, now: []),),
     "leave contradictions alone": (
         Mutant("calls that cannot complete fail", Master, "_refuse_contradicting", lambda self, now: None),

@@ -16,6 +16,7 @@ from pccl.core.effects import (
     CutLane,
     Dial,
     FromMaster,
+    InSync,
     MasterClosed,
     MasterUp,
     Note,
@@ -75,6 +76,10 @@ class PeerHost(Host):
         self.revision = 0
         self.word = b"fresh %10d" % len(theatre.hosts_by_name)
         """What it holds as its shared state; sixteen bytes, so that it is its own digest."""
+        self.torn = False
+        """That is a mixture, or was fetched before it joined: it must not be given to anybody."""
+        self.synced_word = b""
+        """What it held when it was last told to be in step."""
         self.wired: dict[int, LinkSpec] = {}
         self._reader = FrameReader(TO_PEER_FRAME_MAX)
         self._numbers = 0
@@ -141,6 +146,8 @@ class PeerHost(Host):
             case SendMaster(message):
                 self._send(message)
             case Resolve(call, answer):
+                if isinstance(answer, InSync):
+                    self.synced_word = self.word
                 theatre.audience.tell("call_resolved", self, call, answer)
                 if self.person is not None:
                     self.person.answered(call, answer)

@@ -17,6 +17,7 @@ from pccl.core.effects import (
     Collective,
     Failure,
     FailureKind,
+    FetchShared,
     InSync,
     Request,
     SayGoodbye,
@@ -176,6 +177,13 @@ def train(person: Person) -> Script:
         yield from _think(person)
 
 
+def visit(person: Person) -> Script:
+    """Fetch what the others hold while they train on, and go."""
+    yield from _ask(FetchShared(LAYOUT))
+    if _strays(person):
+        yield from _ask(FetchShared(LAYOUT))
+
+
 def _ask(*requests: Request) -> Answers:
     answers = yield Ask(requests)
     kinds = [answer.kind for answer in answers if isinstance(answer, Failure)]
@@ -225,16 +233,22 @@ def _sync(person: Person) -> Script:
     host, random = person.host, person.theatre.random
     if host.revision == 0 and random.random() < person.theatre.plan.checkpoints:
         host.revision = random.randrange(1, 30)
-        host.word = b"checkpoint %5d" % host.revision
+        host.word, host.torn = b"checkpoint %5d" % host.revision, False
     while True:
-        shy = host.revision == 0 and len(host.core.ring) > 1 and _strays(person)
+        shy = host.torn or (host.revision == 0 and len(host.core.ring) > 1 and _strays(person))
         strategy = SharedStateSyncStrategy.RECEIVE_ONLY if shy else SharedStateSyncStrategy.ENFORCE_POPULAR
-        (answer,) = yield from _ask(SyncShared(host.revision, strategy, LAYOUT, host.word))
+        try:
+            (answer,) = yield from _ask(SyncShared(host.revision, strategy, LAYOUT, host.word))
+        except OutOfStep:
+            if host.torn:  # Perhaps nobody is left who has a whole one: begin anew.
+                host.word, host.torn = b"anew %11d" % host.revision, False
+            raise
         if isinstance(answer, InSync):
-            host.revision = answer.revision
+            host.revision, host.torn = answer.revision, False
             return
         if isinstance(answer, Failure) and answer.revision is not None:
-            host.revision = answer.revision  # Others lack it, so they may have it of us the next time.
+            # Others lack it, so they may have it of us the next time.
+            host.revision, host.torn = answer.revision, False
 
 
 def _learn(person: Person) -> None:

@@ -57,6 +57,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Probability per step that a peer computes something else than the others."""
     checkpoints: float
     """Probability that a peer comes with the state of an earlier run."""
+    visitors: int
+    """Peers that fetch the shared state before they join."""
     strays: float
     """Probability per step that a person does something else than the others."""
     distance_s: float
@@ -99,7 +101,10 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 def draw(random: Random) -> Plan:
     """The plan of a seed."""
-    return _settled(random) if random.random() < 0.15 else _troubled(random)
+    plan = _settled(random) if random.random() < 0.15 else _troubled(random)
+    # Drawn aside, so that seeds without visitors stay the runs that they were.
+    aside = Random(random.getstate()[1][0])
+    return structs.replace(plan, visitors=aside.choice((0, 0, 1, 2, 4)) if plan.syncs else 0)
 
 
 def _settled(random: Random) -> Plan:
@@ -144,6 +149,7 @@ def _troubled(random: Random) -> Plan:
         syncs=random.random() < 0.5,
         divergence=random.choice((0.0, 0.0, 0.2)),
         checkpoints=random.choice((0.0, 0.3)),
+        visitors=0,
         strays=random.choice((0.0, 0.0, 0.0, 0.1)),
         distance_s=random.choice((0.0002, 0.005, 0.05, 0.15)),
         jitter_s=random.choice((0.0001, 0.005, 0.05)),
@@ -181,6 +187,7 @@ def by_hand() -> Plan:
         syncs=False,
         divergence=0.0,
         checkpoints=0.0,
+        visitors=0,
         strays=1.0,
         distance_s=0.0,
         jitter_s=0.0,

@@ -1,7 +1,8 @@
 """Stories played from text files: command lines above `----`, what happened below.
 
     peer anna [group=1] [lanes=2] [nat]     a process starts and calls connect
-    call anna update_topology               or are_peers_pending, goodbye, collective 0 [count=8]
+    visitor vera [group=1] [nat]            a process starts and calls prefetch_shared_state
+    call anna update_topology               or are_peers_pending, goodbye, sync 3, collective 0 [count=8]
     done anna 0    fail anna 0              the data plane ends anna's run of tag 0
     crash anna     freeze anna    thaw anna the process is gone, stopped, continued
     block anna bert                         anna cannot dial bert any more
@@ -21,18 +22,21 @@ from pccl.core.effects import (
     ArePeersPending,
     Collective,
     Failure,
+    FetchShared,
     Request,
     SayGoodbye,
     StartExchange,
+    SyncShared,
     UpdateTopology,
     WaitAccepted,
 )
 from pccl.core.messages import CollectiveSpec, Ping, Pong, ToMaster, ToPeer, Waiting, Welcome, Wire
 from pccl.core.peer import PeerIdentity
-from pccl.types import DataType, PeerId, ReduceOp
+from pccl.types import DataType, PeerId, ReduceOp, SharedStateSyncStrategy
 from tests.simulation.checkers import Checker
 from tests.simulation.ledger import Known
 from tests.simulation.peer_host import PeerHost
+from tests.simulation.people import LAYOUT
 from tests.simulation.plan import by_hand
 from tests.simulation.plane import Part, Plane, Run
 from tests.simulation.theatre import Theatre
@@ -148,21 +152,33 @@ class Story:
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _peer(self, name: str, *options: str) -> None:
+        host = self._place(name, options, visits=False)
+        host.call(host.next_number(), WaitAccepted())
+
+    def _visitor(self, name: str, *options: str) -> None:
+        host = self._place(name, options, visits=True)
+        host.call(host.next_number(), FetchShared(LAYOUT))
+
+    def _place(self, name: str, options: tuple[str, ...], visits: bool) -> PeerHost:
         chosen = dict(option.split("=") for option in options if "=" in option)
         number = len(self.theatre.hosts_by_name) + 1
         address = (f"10.0.0.{number}", 40_000)
         group, lanes = int(chosen.get("group", 0)), int(chosen.get("lanes", 0))
-        identity = PeerIdentity(PeerId(name), group, *address, lanes)
+        identity = PeerIdentity(PeerId(name), group, *address, lanes, visits)
         host = self.theatre.place(PeerHost(self.theatre, identity, address, WAY_S))
         if "nat" in options:
             self.theatre.reach.behind_nat.add(host.identity.peer)
-        host.call(host.next_number(), WaitAccepted())
+        return host
 
     def _call(self, name: str, what: str, *options: str) -> None:
         host = self._host(name)
         if what == "collective":
             count = int(dict(option.split("=") for option in options[1:]).get("count", 8))
             request: Request = Collective(int(options[0]), CollectiveSpec(count, DataType.FLOAT, ReduceOp.SUM))
+        elif what == "sync":
+            host.revision, host.word = int(options[0]), b"revision %7d" % int(options[0])
+            how = SharedStateSyncStrategy.ENFORCE_POPULAR
+            request = SyncShared(host.revision, how, LAYOUT, host.word)
         else:
             request = _CALLS[what]()
         host.call(host.next_number(), request)

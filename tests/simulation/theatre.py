@@ -5,7 +5,10 @@ then all leave, and nothing may be left behind.
 """
 
 import re
+from collections.abc import Callable
 from random import Random
+
+from msgspec import structs
 
 from pccl.core.peer import PeerIdentity
 from pccl.types import PeerId
@@ -17,7 +20,7 @@ from tests.simulation.ledger import Known, Ledger
 from tests.simulation.master_host import MasterHost
 from tests.simulation.network import TCP_GIVES_UP_S, Connection, Network
 from tests.simulation.peer_host import PeerHost
-from tests.simulation.people import LONG_THOUGHT_S, Person, train
+from tests.simulation.people import LONG_THOUGHT_S, Person, Script, train, visit
 from tests.simulation.plan import Plan
 from tests.simulation.plane import Plane
 from tests.simulation.reach import Reach
@@ -75,6 +78,8 @@ class Theatre:
         self._sample()
         for _ in range(self.plan.peers):
             self.scheduler.after(self.random.uniform(0.0, 2.0), self.enter)
+        for _ in range(self.plan.visitors):
+            self.scheduler.after(self.random.uniform(2.0, self.plan.safety_s), self._enter_visitor)
         for _ in range(self.plan.hostile):
             self.scheduler.after(self.random.choice((0.0, 2.0, 30.0)) * self.random.random(), self._enter_hostile)
         self.havoc.start()
@@ -127,14 +132,28 @@ class Theatre:
 
     # ── entrances and exits ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def enter(self, address: tuple[str, int] | None = None) -> str:
-        """A new peer joins, perhaps where another one was; its name, or nothing if the run is full."""
+    def enter(self, address: tuple[str, int] | None = None, word: bytes | None = None) -> str:
+        """A new peer joins, perhaps where another one was, perhaps with what it fetched before; its name, or nothing
+        if the run is full."""
         if len(self.peers) >= self.plan.peers_max or not self.acting or self.master.gone:
             return ""
         identity, address = self._identity("p", address)
         joined = self.place(PeerHost(self, identity, address, self._distance()))
+        joined.word, joined.torn = word or joined.word, word is not None
         self.hire(joined)
-        peer = identity.peer
+        self._set_apart(identity.peer)
+        return joined.name
+
+    def _enter_visitor(self) -> None:
+        """Somebody comes for the shared state, and may come again to stay."""
+        if self.acting and not self.master.gone:
+            identity, address = self._identity("v", None)
+            identity = structs.replace(identity, visits=True)
+            self.hire(self.place(PeerHost(self, identity, address, self._distance())), visit)
+            self._set_apart(identity.peer)
+
+    def _set_apart(self, peer: PeerId) -> None:
+        """A newcomer may be behind NAT, and unable to reach some of the others."""
         if self.random.random() < self.plan.nat:
             self.reach.behind_nat.add(peer)
         for other in self.peers:
@@ -142,7 +161,6 @@ class Theatre:
                 caller, target = self.random.sample((peer, other), 2)
                 self.reach.part(caller, target, self.random.random() < 0.5)
             self.reach.note_trouble(peer, other)
-        return joined.name
 
     def _enter_late(self) -> None:
         """Whoever comes at the last moment is a candidate after it, and must be let in or refused like others."""
@@ -171,9 +189,9 @@ class Theatre:
     def _distance(self) -> float:
         return self.random.uniform(0.0, self.plan.distance_s)
 
-    def hire(self, host: PeerHost) -> None:
+    def hire(self, host: PeerHost, script: Callable[[Person], Script] = train) -> None:
         """Somebody trains at this peer."""
-        host.person = Person(host, train)
+        host.person = Person(host, script)
         self.scheduler.after(self.random.uniform(0.0, 0.05), host.post, host.person.start)
 
     def place(self, host: PeerHost) -> PeerHost:
@@ -206,7 +224,8 @@ class Theatre:
             self.scheduler.after(self.random.uniform(0.0, 20.0), self._enter_hostile)
         elif self.acting and self.random.random() < self.plan.rejoin:
             address = host.address if self.random.random() < 0.5 else None
-            self.scheduler.after(self.random.uniform(0.0, 10.0), self.enter, address)
+            word = host.word if host.identity.visits else None
+            self.scheduler.after(self.random.uniform(0.0, 10.0), self.enter, address, word)
 
     # ── the people ───────────────────────────────────────────────────────────────────────────────────────────────────
 

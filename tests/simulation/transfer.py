@@ -1,7 +1,8 @@
 """Transfers of shared states: a revision and a word in place of tensors.
 
 A puller gets the elected word from any holder that serves the same attempt over a lane that passes bytes; with none
-left it fails. Holders serve until each of their pullers has said goodbye or its lanes have broken.
+left it fails. Holders serve until each of their pullers has said goodbye or its lanes have broken. Visitors are not
+waited for so long, and whoever is to serve one must have been put in step with what is served.
 """
 
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from pccl.core.effects import AbortTransfer, StartTransfer, TransferEnded
 from tests.simulation.lanes import LaneEnd, LaneKey, returned
 from tests.simulation.plane import NO_PROGRESS_S
+from tests.simulation.violation import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.peer_host import PeerHost
@@ -77,6 +79,12 @@ class Transfer:
             self._say_goodbye()
         self.host.post(self._let_go, cause)
 
+    def give_up(self) -> None:
+        """A visitor asks for nothing any more."""
+        if not self.ended and not self.host.gone:
+            self.broken |= self.open
+            self.end("")
+
     def _say_goodbye(self) -> None:
         theatre = self.host.theatre
         for end in self.ends():
@@ -105,6 +113,8 @@ class Transfer:
 
 def start(host: "PeerHost", effect: StartTransfer) -> None:
     """A peer lends lanes and pulls or serves."""
+    if effect.visit and not effect.pull and effect.content != host.synced_word and not host.hostile:
+        raise Violation("served state", f"{host.name} shall serve {effect.content!r}, but held {host.synced_word!r}")
     transfer = host.transfers[effect.attempt] = Transfer(host, effect)
     for end in transfer.ends():
         end.transfer = transfer
@@ -113,8 +123,11 @@ def start(host: "PeerHost", effect: StartTransfer) -> None:
     scheduler, plan = host.theatre.scheduler, host.theatre.plan
     if effect.pull:
         scheduler.after(host.theatre.random.uniform(0.0, plan.run_s), transfer.look)
-        # A lane that passes nothing is found out by whoever waits for bytes on it. Who serves waits for no bytes.
+        # A lane that passes nothing is found out by whoever waits for bytes on it. Who serves waits for no bytes,
+        # except for those of a visitor.
         scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.end, "no progress")
+    elif effect.visit:
+        scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.give_up)
 
 
 def abort(host: "PeerHost", effect: AbortTransfer) -> None:

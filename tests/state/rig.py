@@ -13,7 +13,7 @@ from pccl.dataplane.arithmetic import STORED
 from pccl.dataplane.buffers import Tensor
 from pccl.dataplane.manifest import Entry, Holding, take_manifest
 from pccl.dataplane.pulling import Pulling
-from pccl.dataplane.serving import Serving
+from pccl.dataplane.serving import Rate, Serving
 from pccl.types import DataType
 from tests.native.rings import connection
 
@@ -91,7 +91,7 @@ class Rig:
 
     def serve(self, holder, own, stall_s=STALL_S, rate_bytes_s=0):
         end = End()
-        serving = Serving(own, self.far[holder], end, stall_s, rate_bytes_s)
+        serving = Serving(own, self.far[holder], end, stall_s, Rate(rate_bytes_s) if rate_bytes_s else None)
         self.transfers.append(serving)
         serving.start()
         return serving, end

@@ -1,11 +1,16 @@
 """Transfers over real lanes between holders and a requester that do what they should."""
 
+import time
+
 import numpy as np
 import pytest
+from msgspec import structs
 
 from pccl.dataplane.buffers import Tensor
 from pccl.dataplane.digests import CHUNK_BYTES, DIGEST_BYTES, chunks, digest
-from pccl.dataplane.manifest import Described, Entry, Holding, Manifest, difference
+from pccl.dataplane.manifest import Chunk, Described, Entry, Holding, Manifest, difference
+from pccl.dataplane.serving import ASKED_MAX, REQUEST_BYTES
+from pccl.dataplane.transfer import Header, Kind
 from pccl.types import DataType
 from tests.state.puppet import Puppet
 from tests.state.rig import Content, blank, copied, equal, goal, holding, random_content
@@ -158,6 +163,53 @@ def test_a_rate_limit_holds_over_all_lanes_and_others_take_over(rig):
     assert equal(state, mine)
     made.close_broken(report)  # lanes that were overtaken at the end
     assert slow.wait().sent_bytes < fast.wait().sent_bytes
+
+
+@pytest.mark.parametrize("holders", [1, 2])
+def test_a_visitor_leaves_out_what_has_changed_and_blames_nobody(rig, holders):
+    state = [random_content("x", 6 * CHUNK_BYTES, 1), random_content("y", 100, 2)]
+    mine, made, held = [blank(content) for content in state], rig(holders, 2), holding(state)
+    state[0].array[2 * CHUNK_BYTES + 7] ^= 1
+    ends = [made.serve(holder, held, rate_bytes_s=1e9)[1] for holder in range(holders)]
+    _, end = made.pull(holding(mine), structs.replace(goal(held), visit=True))
+    report = end.wait()
+    assert (report.cause, report.dropped, report.received_bytes) == ("", (), total(state))
+    changed = slice(2 * CHUNK_BYTES, 3 * CHUNK_BYTES)
+    assert not mine[0].array[changed].any()
+    mine[0].array[changed] = state[0].array[changed]
+    assert equal(state, mine)
+    assert [each.wait().cause for each in ends] == [""] * holders
+
+
+def test_a_visitor_that_asks_for_nothing_is_not_waited_for(rig):
+    made = rig(1, 2)
+    _, end = made.serve(0, holding([random_content("x", 10, 1)]), stall_s=0.2, rate_bytes_s=1e9)
+    report = end.wait()
+    assert (report.cause, report.broken) == ("", (0, 1))
+
+
+def test_a_visitor_cannot_ask_without_end(rig):
+    made = rig(1, 1)
+    held = holding([random_content("x", CHUNK_BYTES + 1, 1)])
+    asked = ASKED_MAX * (1 + 2)
+    _, end = made.serve(0, held, rate_bytes_s=1e9)
+    lane = made.near[0][0]
+    lane.setblocking(True)
+    request = Header(Kind.CHUNK, Chunk(0, 1), 1).pack()
+    lane.sendall(request * (asked + 1))
+    report = end.wait()
+    assert (report.cause, report.broken, report.sent_bytes) == ("", (0,), asked)
+
+
+def test_manifests_and_small_requests_count_for_the_rate(rig):
+    made = rig(1, 1)
+    state = [random_content(f"entry {place}", 1, place) for place in range(1_000)]
+    held, mine = holding(state), holding([blank(content) for content in state])
+    begin = time.monotonic()
+    made.serve(0, held, rate_bytes_s=4_000 * REQUEST_BYTES)
+    _, end = made.pull(mine, structs.replace(goal(held), visit=True))
+    assert end.wait().cause == ""
+    assert time.monotonic() - begin > 0.9 * 0.25
 
 
 def test_with_nobody_to_ask_it_fails_at_once(rig):

@@ -8,6 +8,7 @@ from pccl.config import (
     ANNOUNCED_HOST,
     CONNECTION_DEAD_S,
     HOST_MAX,
+    SERVE_BYTES_S,
     Address,
     MasterConfig,
     MasterLimitSettings,
@@ -171,6 +172,16 @@ def test_an_interruption_is_judged_by_one_measure():
     assert min(MasterLimits().silence_s, PeerLimits().master_silence_s, PeerLimits().stall_s) <= CONNECTION_DEAD_S
 
 
+def test_what_visitors_may_have(monkeypatch):
+    assert peer_config().serve_bytes_s == SERVE_BYTES_S
+    assert peer_config(serve_bytes_s=0).serve_bytes_s == 0
+    monkeypatch.setenv("PCCL_SERVE_BYTES_S", "1000000")
+    assert peer_config().serve_bytes_s == 1_000_000
+    for wrong in (-1, 1, "fast"):
+        with pytest.raises(UsageError, match="PCCL_SERVE_BYTES_S"):
+            peer_config(serve_bytes_s=wrong)
+
+
 def test_an_unknown_limit_is_named():
     with pytest.raises(UsageError, match="no setting 'dial_timeout'"):
         peer_config(dial_timeout=1)
@@ -184,7 +195,8 @@ def test_a_bad_group_is_named(group):
 
 def test_every_limit_can_be_passed():
     assert set(MasterLimitSettings.__annotations__) == {*MasterLimits.__struct_fields__, "connection_dead_s"}
-    assert set(PeerLimitSettings.__annotations__) == {*PeerLimits.__struct_fields__, "connection_dead_s"}
+    others = {"connection_dead_s", "serve_bytes_s"}
+    assert set(PeerLimitSettings.__annotations__) == {*PeerLimits.__struct_fields__, *others}
 
 
 @pytest.fixture

@@ -61,8 +61,8 @@ class Admission:
         self.ballot = Ballot[None]("update_topology", lambda: roster.accepted)
         self.trial: dict[PeerId, Member] | None = None
         """The candidates being tried; None when no trial is on."""
-        self._also: dict[int, tuple[Pair, ...]] = {}
-        """Pairs that are linked beyond ring and mesh."""
+        self._also: dict[int, tuple[int, tuple[Pair, ...]]] = {}
+        """Groups, and pairs that are linked there beyond ring and mesh, by the attempt that needs them."""
         self._rings: dict[int, tuple[PeerId, ...]] = {}
         """The rings of the trial, for the groups that have candidates in it."""
         self._roster = roster
@@ -89,16 +89,19 @@ class Admission:
             order = ring + tried
             self._rings[group] = arrange(order, self.wiring.avoided) or order
         spare = mesh(ring) if self._meshed(group) else pairs(ring)
-        spare += self._also.get(group, ())
+        spare += tuple(ends for where, also in self._also.values() if where == group for ends in also)
         self.wiring.want(group, need=pairs(self._rings.get(group, ring)), spare=spare, now=now)
 
-    def link_also(self, group: int, ends: tuple[Pair, ...], now: float) -> None:
-        """Link these pairs of accepted peers for a while, too; none ends it."""
-        if ends:
-            self._also[group] = ends
-        elif self._also.pop(group, None) is None:
-            return
+    def link_also(self, attempt: int, group: int, ends: tuple[Pair, ...], now: float) -> None:
+        """Link these pairs too, of accepted peers or with a visitor, as long as the attempt needs them."""
+        self._also[attempt] = (group, ends)
         self.rewire(group, now)
+
+    def unlink(self, attempt: int, now: float) -> None:
+        """It needs them no more. Lanes that are lent outlive their link: transfers go on over them."""
+        if attempt in self._also:
+            group, _ = self._also.pop(attempt)
+            self.rewire(group, now)
 
     def _meshed(self, group: int) -> bool:
         """Whether every two peers of the group shall be linked."""
@@ -123,8 +126,11 @@ class Admission:
     def forget(self, member: Member) -> None:
         """A member is gone: it neither votes nor is tried nor linked any more."""
         self.ballot.forget(member.peer)
-        if member.group in self._also:
-            self._also[member.group] = tuple(ends for ends in self._also[member.group] if member.peer not in ends)
+        left = {
+            attempt: (group, tuple(ends for ends in also if member.peer not in ends))
+            for attempt, (group, also) in self._also.items()
+        }
+        self._also = {attempt: also for attempt, also in left.items() if also[1]}
         if self.trial is not None:
             self.trial.pop(member.peer, None)
 

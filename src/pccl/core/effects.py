@@ -113,6 +113,13 @@ class SyncShared(Struct, frozen=True):
     content: bytes
 
 
+class FetchShared(Struct, frozen=True):
+    """Call of a visitor: pull what the group last agreed on, as far as it is still there. Resolves with None, also if
+    there was nothing to be had."""
+
+    layout: bytes
+
+
 class WaitAccepted(Struct, frozen=True):
     """Call: `connect`. Resolves with None once this peer is on the roster."""
 
@@ -121,7 +128,7 @@ class SayGoodbye(Struct, frozen=True):
     """Call: leave. Resolves with None when nothing of ours runs any more."""
 
 
-Request = UpdateTopology | ArePeersPending | Collective | SyncShared | WaitAccepted | SayGoodbye
+Request = UpdateTopology | ArePeersPending | Collective | SyncShared | FetchShared | WaitAccepted | SayGoodbye
 
 
 class Call(Struct, frozen=True):
@@ -370,6 +377,9 @@ class StartTransfer(Struct, frozen=True):
     content: bytes
     lanes: tuple[tuple[tuple[int, int], ...], ...]
     """(link, lane) of each lane, by peer."""
+    visit: bool = False
+    """A visitor pulls while the holders go on: contents may change meanwhile, and what has changed is left out; who
+    serves gives no more of its bandwidth than it allows, or declines by breaking the lanes."""
 
 
 class AbortTransfer(Struct, frozen=True):

@@ -55,7 +55,7 @@ def elect(claims: Mapping[PeerId, Claim], agreed: int | None) -> Elected:
     if not candidates:
         reason = (
             f"nobody offers a shared state: {names(claims)} only receive, by their strategy or because a failed sync "
-            "left a mixture of two states. Load the state of a checkpoint at one of them and set its revision"
+            "or a prefetch left a mixture of two states. Load a checkpoint at one of them and set its revision"
         )
         return Elected(None, refused=tuple(dict.fromkeys(claims, reason).items()))
     winner = _most_popular(candidates)

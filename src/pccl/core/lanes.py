@@ -202,10 +202,10 @@ class Lanes:
         for link, _ in broken:
             self.broke(link, cause or "a lane did not end on a segment boundary")
 
-    def cut_off(self, ring: tuple[PeerId, ...]) -> None:
-        """Only these are left in our group. A process that was stopped and kicked keeps its connections open without
+    def cut_off(self, gone: set[PeerId]) -> None:
+        """These are in our group no more. A process that was stopped and kicked keeps its connections open without
         saying a word: whoever waits on one of them would wait for ever."""
-        for lane_id in [lane_id for lane_id, peer in self._lent_towards.items() if peer not in ring]:
+        for lane_id in [lane_id for lane_id, peer in self._lent_towards.items() if peer in gone]:
             self._effects.append(CutLane(*lane_id))
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────

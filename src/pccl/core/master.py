@@ -1,9 +1,10 @@
 """The master's decisions: `handle(event, now)` takes what happened and returns what to do about it.
 
 Owns the dispatch of events, the pending question and the departure of peers; the rest is delegated: who is here
-(`roster`), votes and trial (`admission`), links (`wiring`), collectives (`collectives`), silence (`liveness`),
-contradicting calls (`divergence`) and the words for every wait (`waits`). A message is checked first and changes state
-after; one that breaks the protocol gets its sender kicked with the reason and hurts nobody else.
+(`roster`), votes and trial (`admission`), links (`wiring`), collectives (`collectives`), shared states (`syncs`),
+visitors (`visits`), silence (`liveness`), contradicting calls (`divergence`) and the words for every wait (`waits`). A
+message is checked first and changes state after; one that breaks the protocol gets its sender kicked with the reason
+and hurts nobody else.
 """
 
 from pccl.core.admission import Admission, Expulsion
@@ -19,6 +20,7 @@ from pccl.core.messages import (
     CollectiveSpec,
     Done,
     Failed,
+    Fetch,
     Initiate,
     Join,
     Kick,
@@ -40,8 +42,9 @@ from pccl.core.outbox import Outbox, clip
 from pccl.core.roster import Member, Roster
 from pccl.core.syncs import Syncs
 from pccl.core.violation import Violation
+from pccl.core.visits import VISITORS_MAX, Visits
 from pccl.core.waits import Waits
-from pccl.core.wiring import Wiring
+from pccl.core.wiring import Link, Wiring
 from pccl.types import PeerId, short
 
 
@@ -57,6 +60,7 @@ class Master:
         self.admission = Admission(self.roster, self.wiring, self.outbox, limits)
         self.collectives = Collectives(self.roster, self.wiring, self.outbox, limits)
         self.syncs = Syncs(self.roster, self.admission, self.outbox, limits)
+        self.visits = Visits(self.roster, self.admission, self.syncs, self.outbox, limits)
         self.liveness = Liveness(self.roster, self.outbox, limits)
         self.pending = Ballot[None]("are_peers_pending", lambda: self.roster.accepted)
         self.waits = Waits(self)
@@ -82,7 +86,7 @@ class Master:
 
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
-        dates = (self.wiring.next_deadline(), self.syncs.next_deadline(), self._watch_at)
+        dates = (self.wiring.next_deadline(), self.syncs.next_deadline(), self.visits.next_deadline(), self._watch_at)
         deadlines = [each for each in dates if each is not None]
         return min(deadlines, default=None)
 
@@ -114,9 +118,12 @@ class Master:
             self.outbox.close(event.connection)
             return
         member = Member(PeerId(join.peer), join.group, event.connection, (join.host or event.host, join.port))
-        member.lanes = join.lanes
+        member.lanes, member.serves = join.lanes, join.serves
         member.joined_at = now
-        self.roster.add_candidate(member, self.limits.default_lanes)
+        if join.visits:
+            self.roster.add_visitor(member)
+        else:
+            self.roster.add_candidate(member, self.limits.default_lanes)
         self.outbox.send((member.peer,), Welcome(self.run, self.limits.tags_max))
 
     def _objection(self, join: Join) -> str:
@@ -125,6 +132,8 @@ class Master:
             return f"a peer with the id {join.peer} is already connected; every Communicator draws its own"
         if len(self.roster) >= self.limits.peers_max:
             return f"the run is full: {self.limits.peers_max} peers (peers_max of the master)"
+        if join.visits and len(self.roster.visitors) >= VISITORS_MAX:
+            return f"{VISITORS_MAX} visitors are here already; come later, or connect without prefetch_shared_state"
         lanes = self.roster.lanes.get(join.group)
         if lanes is not None and join.lanes not in (0, lanes):
             return (
@@ -149,6 +158,8 @@ class Master:
                 self.outbox.close(member.connection)
             case Join():
                 raise Violation("joined twice on one connection")
+            case Fetch():
+                self.visits.fetch(member, now)
             case _:
                 self._dispatch_accepted(member, message, now)
 
@@ -189,7 +200,12 @@ class Master:
     def _break_link(self, member: Member, number: int, cause: str, now: float) -> None:
         link = self.wiring.report_down(member.peer, number, cause, now)
         if link is not None:
-            self.collectives.break_link(link, f"a link broke at {short(member.peer)}: {cause}", now)
+            self._stop_runs(link, f"a link broke at {short(member.peer)}: {cause}", now)
+
+    def _stop_runs(self, link: Link, cause: str, now: float) -> None:
+        """A link is down, over which collectives may run; none does over a visitor's."""
+        if not any(peer in self.roster.visitors for peer in link.ends):
+            self.collectives.break_link(link, cause, now)
 
     # ── departures ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,12 +217,13 @@ class Master:
 
     def _remove(self, member: Member, how: str, now: float) -> None:
         """Somebody is gone: leave every ballot, ring, trial and collective without it."""
-        accepted = member.peer in self.roster.accepted
+        accepted, visitor = member.peer in self.roster.accepted, member.peer in self.roster.visitors
         self.roster.remove(member)
         self.wiring.forget(member.peer)
         self.admission.forget(member)
         self.pending.forget(member.peer)
-        kind = "candidate" if not accepted else f"epoch {self.roster.epoch}:"
+        self.visits.forget(member, now)
+        kind = f"epoch {self.roster.epoch}:" if accepted else "visitor" if visitor else "candidate"
         self.outbox.note(f"{kind} {short(member.peer)} is gone: {how}; {len(self.roster.accepted)} peers")
         if accepted:
             self.admission.close_ring(member.group)
@@ -226,6 +243,7 @@ class Master:
             self.outbox.send(self.pending.votes, PendingAnswer(bool(self.roster.candidates)))
             self.pending.clear()
         self.syncs.advance(now)
+        self.visits.advance(now)
         self._refuse_contradicting(now)
         while self.collectives.touched:
             group, _ = self.collectives.touched.popitem()
@@ -285,7 +303,7 @@ class Master:
 
     def _pass_time(self, now: float) -> None:
         for link in self.wiring.pass_time(now):
-            self.collectives.break_link(link, link.explain(), now)
+            self._stop_runs(link, link.explain(), now)
         if self._watch_at is not None and self._watch_at <= now:
             for member in self.liveness.watch(self._waited_for(), now):
                 limit = self.liveness.limit(member)
@@ -309,6 +327,7 @@ class Master:
             or self.pending.votes
             or not self.collectives.idle
             or self.syncs.all()
+            or self.visits.all()
             or not self.wiring.complete
         )
 

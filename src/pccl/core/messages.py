@@ -76,6 +76,14 @@ class Join(Struct, frozen=True, tag=True):
     port: Port
     lanes: LaneCount
     """Lanes per neighbour that I ask for; 0 leaves it to the group."""
+    visits: bool = False
+    """I am a visitor: no candidate, only here to `Fetch`."""
+    serves: bool = True
+    """I let visitors have my shared state beside my other work."""
+
+
+class Fetch(Struct, frozen=True, tag=True):
+    """`prefetch_shared_state`: let me, a visitor, pull what my group last agreed on while it goes on."""
 
 
 class VoteTopology(Struct, frozen=True, tag=True):
@@ -132,7 +140,7 @@ class LinkUp(Struct, frozen=True, tag=True):
     """All lanes of this link stand at my end."""
 
     link: Number
-    round_trip_us: Annotated[int, Meta(ge=0, lt=1 << 32)] = 0
+    round_trip_us: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
     """How long a packet takes there and back, from the end that dialled; 0 when that is not known."""
 
 
@@ -239,8 +247,19 @@ class StartSync(Struct, frozen=True, tag=True):
     content: Digest
 
 
+class Serve(Struct, frozen=True, tag=True):
+    """Let a visitor pull what your last sync agreed on, beside whatever else you do. Nobody waits for a report."""
+
+    attempt: Number
+    peer: Id
+    lanes: Annotated[tuple[Lane, ...], Meta(min_length=1, max_length=1024)]
+    """Of the link to it, its own until it has what it wants, or breaks."""
+    layout: Digest
+    content: Digest
+
+
 class RefusedSync(Struct, frozen=True, tag=True):
-    """`SyncState` was not granted; nothing of yours was touched."""
+    """`SyncState` was not granted, or there is nothing to `Fetch`; nothing of yours was touched."""
 
     usage: bool
     """True: the election left you out, your layout is another, or others wait in a call that contradicts this one.
@@ -318,6 +337,7 @@ class LaneAnswer(Struct, frozen=True, tag=True):
 
 ToMaster = (
     Join
+    | Fetch
     | VoteTopology
     | AskPending
     | Initiate
@@ -342,6 +362,7 @@ ToPeer = (
     | Outcome
     | Synced
     | StartSync
+    | Serve
     | RefusedSync
     | RefusedTopology
     | RefusedPending
@@ -360,6 +381,7 @@ __all__ = [
     "CollectiveSpec",
     "Done",
     "Failed",
+    "Fetch",
     "Initiate",
     "Join",
     "Kick",
@@ -378,6 +400,7 @@ __all__ = [
     "RefusedPending",
     "RefusedSync",
     "RefusedTopology",
+    "Serve",
     "Start",
     "StartSync",
     "SyncEnded",

@@ -1,7 +1,8 @@
 """A peer's decisions: `handle(event, now)` takes what happened and returns what to do about it.
 
-Owns the peer's membership and its open calls; its part in collectives is kept by `runs`, its links by `lanes`. Every
-call is answered exactly once, whatever happens: with its answer, or with a `Failure` that says what to do next.
+Owns the peer's membership and its open calls; its part in collectives is kept by `runs`, in the shared state by
+`syncing` and `visiting`, its links by `lanes`. Every call is answered exactly once, whatever happens: with its answer,
+or with a `Failure` that says what to do next.
 """
 
 from enum import Enum
@@ -18,6 +19,7 @@ from pccl.core.effects import (
     DialFailed,
     Failure,
     FailureKind,
+    FetchShared,
     FromMaster,
     LaneClosed,
     LaneDialled,
@@ -27,6 +29,7 @@ from pccl.core.effects import (
     Note,
     PeerEffect,
     PeerEvent,
+    Request,
     Resolve,
     RunEnded,
     SayGoodbye,
@@ -42,6 +45,7 @@ from pccl.core.limits import LATE_S, PINGS_PER_LIMIT, PeerLimits
 from pccl.core.messages import (
     Abort,
     AskPending,
+    Fetch,
     Join,
     Kick,
     Leave,
@@ -53,6 +57,7 @@ from pccl.core.messages import (
     RefusedPending,
     RefusedSync,
     RefusedTopology,
+    Serve,
     Start,
     StartSync,
     Synced,
@@ -68,6 +73,7 @@ from pccl.core.messages import (
 from pccl.core.runs import Runs
 from pccl.core.syncing import Syncing
 from pccl.core.violation import Violation
+from pccl.core.visiting import Visiting
 from pccl.types import PeerId, short
 
 
@@ -81,6 +87,10 @@ class PeerIdentity(Struct, frozen=True):
     port: int
     lanes: int
     """Lanes per neighbour; 0 leaves it to the group."""
+    visits: bool = False
+    """We come for the shared state only."""
+    serves: bool = True
+    """We let visitors have it."""
 
 
 class Sizes(Struct, frozen=True):
@@ -98,14 +108,16 @@ class PeerStage(Enum):
     OUTSIDE = "outside"
     JOINING = "joining"
     CANDIDATE = "candidate"
+    VISITOR = "visitor"
     ACCEPTED = "accepted"
     GONE = "gone"
 
 
 PEER_STAGES: dict[PeerStage, tuple[str, tuple[PeerStage, ...]]] = {
     PeerStage.OUTSIDE: ("no connection to the master yet", (PeerStage.JOINING, PeerStage.GONE)),
-    PeerStage.JOINING: ("`Join` is sent", (PeerStage.CANDIDATE, PeerStage.GONE)),
+    PeerStage.JOINING: ("`Join` is sent", (PeerStage.CANDIDATE, PeerStage.VISITOR, PeerStage.GONE)),
     PeerStage.CANDIDATE: ("welcomed; waits to be admitted", (PeerStage.ACCEPTED, PeerStage.GONE)),
+    PeerStage.VISITOR: ("welcomed to fetch the shared state; never admitted", (PeerStage.GONE,)),
     PeerStage.ACCEPTED: ("on the roster", (PeerStage.GONE,)),
     PeerStage.GONE: ("left, refused, kicked or without a master: every call fails with the reason", ()),
 }
@@ -132,6 +144,7 @@ class Peer:
         self._lanes = Lanes(identity.peer, limits, self._effects)
         self._runs = Runs(identity.peer, self._lanes, self._effects)
         self._sync = Syncing(self._lanes, self._effects)
+        self._visiting = Visiting(self._lanes, self._effects)
         self._calls: dict[str, int | None] = {}
         """Open calls of which there can be one at a time: connect, update_topology, are_peers_pending, close. None for
         one that was abandoned: the master still owes its answer."""
@@ -163,7 +176,8 @@ class Peer:
                 self._runs.ended(event, self._loss)
                 self._finish_goodbye()
             case TransferEnded():
-                self._sync.ended(event, self._loss)
+                part = self._visiting if self._visiting.concerns(event.attempt) else self._sync
+                part.ended(event, self._loss)
                 self._finish_goodbye()
             case MasterUp() | MasterClosed() | Tick():
                 self._connection_event(event, now)
@@ -189,7 +203,9 @@ class Peer:
                 self._heard_at = now
                 self._become(PeerStage.JOINING)
                 me = self.identity
-                self._send(Join(me.peer, me.group, me.host, me.port, me.lanes))
+                self._send(Join(me.peer, me.group, me.host, me.port, me.lanes, me.visits, me.serves))
+                if self._visiting.open:
+                    self._send(Fetch())
             case MasterClosed(cause=cause):
                 self._lose(
                     FailureKind.MASTER_LOST, f"the master closed the connection ({cause}); build a new Communicator"
@@ -210,7 +226,8 @@ class Peer:
 
     def _watch(self, now: float) -> None:
         """While a call waits, the master must show signs of life; otherwise its silence is none of our business."""
-        if self._loss is not None or not (self._calls or self._runs.tags or self._sync.open):
+        waits = self._calls or self._runs.tags or self._sync.open or self._visiting.open
+        if self._loss is not None or not waits:
             self._waiting_since = self._ping_at = None
             self.waiting = ""
         elif self._waiting_since is None:
@@ -235,6 +252,8 @@ class Peer:
             self._say_goodbye(call)
         elif self._loss is not None:
             self._resolve(call, self._loss)
+        elif isinstance(request, FetchShared) or self.identity.visits:
+            self._fetch(call, request)
         elif isinstance(request, WaitAccepted) and self.accepted:
             self._resolve(call, None)
         elif isinstance(request, WaitAccepted):
@@ -243,6 +262,14 @@ class Peer:
             self._fail(call, FailureKind.USAGE, "connect first: this peer is not accepted yet")
         else:
             self._call_accepted(call, request)
+
+    def _fetch(self, call: int, request: Request) -> None:
+        if not isinstance(request, FetchShared) or not self.identity.visits or self._visiting.open:
+            self._fail(call, FailureKind.USAGE, "visitors fetch the shared state, one call at a time, and nothing else")
+            return
+        self._visiting.begin(call, request)
+        if self.stage is not PeerStage.OUTSIDE:
+            self._send(Fetch())
 
     def _call_accepted(self, call: int, request: UpdateTopology | ArePeersPending | Collective | SyncShared) -> None:
         match request:
@@ -284,6 +311,7 @@ class Peer:
     def _abandon(self, call: int) -> None:
         """Nobody waits for this call any more, but what was said to the master stays said."""
         self._sync.abandon(call)
+        self._visiting.abandon(call)
         for name in [name for name, open_call in self._calls.items() if open_call == call]:
             self._calls[name] = None
             self._fail(call, FailureKind.USAGE, f"{name} was interrupted; its vote stands")
@@ -319,7 +347,8 @@ class Peer:
 
     def _finish_goodbye(self) -> None:
         call = self._calls.get("close")
-        if self._loss is not None and not self._runs.tags and not self._sync.open and call is not None:
+        runs = self._runs.tags or self._sync.open or self._visiting.busy
+        if self._loss is not None and not runs and call is not None:
             del self._calls["close"]
             self._resolve(call, None)
 
@@ -340,7 +369,7 @@ class Peer:
     def _dispatch(self, message: ToPeer, now: float) -> None:
         match message:
             case Welcome(run=run, tags_max=tags_max):
-                self._become(PeerStage.CANDIDATE)
+                self._become(PeerStage.VISITOR if self.identity.visits else PeerStage.CANDIDATE)
                 self._lanes.run = run
                 self.tags_max = tags_max
             case Wire(links=links):
@@ -360,7 +389,9 @@ class Peer:
             case Start() | Abort() | Outcome() | RefusedCollective():
                 self._runs.dispatch(message, self.epoch, self.ring)
             case Synced() | StartSync() | RefusedSync():
-                self._sync.dispatch(message)
+                (self._visiting if self.identity.visits else self._sync).dispatch(message)
+            case Serve():
+                self._visiting.serve(message)
             case TopologyUpdated() | RefusedTopology():
                 self._answer("update_topology", message)
             case PendingAnswer() | RefusedPending():
@@ -387,9 +418,9 @@ class Peer:
         if not self.accepted:
             self._become(PeerStage.ACCEPTED)
         self.epoch = topology.epoch
-        self.ring = tuple(PeerId(peer) for peer in topology.ring)
+        before, self.ring = self.ring, tuple(PeerId(peer) for peer in topology.ring)
         self._parcel_bytes = topology.parcel_bytes
-        self._lanes.cut_off(self.ring)
+        self._lanes.cut_off(set(before) - set(self.ring))
         self.sizes = Sizes(topology.global_size, len(self.ring), topology.groups, topology.largest_group)
         connect = self._calls.pop("connect", None)
         if connect is not None:
@@ -418,6 +449,7 @@ class Peer:
                 self._resolve(call, self._loss)
         self._runs.lose(self._loss)
         self._sync.lose(self._loss)
+        self._visiting.lose(self._loss)
         self._lanes.close_all()
 
     # ── small helpers ────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,5 @@
-"""Who is here: candidates, accepted peers, their groups and rings, and the epoch that numbers all of it.
+"""Who is here: candidates, accepted peers, their groups and rings, and the epoch that numbers all of it; and visitors,
+who belong to none of these.
 
 Owns membership and nothing else: it does not know how peers come to be accepted or why they go.
 """
@@ -21,6 +22,8 @@ class Member:
         self.connection = connection
         self.host, self.port = address
         self.lanes = 0
+        self.serves = True
+        """Lets visitors have its shared state."""
         self.seniority = 0
         """Order of arrival: the younger of two gives way."""
         self.dials = False
@@ -52,6 +55,8 @@ class Roster:
         self.epoch = 0
         self.accepted: dict[PeerId, Member] = {}
         self.candidates: dict[PeerId, Member] = {}
+        self.visitors: dict[PeerId, Member] = {}
+        """They come for the shared state of a group: nobody waits for one, admits one or is judged by one."""
         self.rings: dict[int, tuple[PeerId, ...]] = {}
         self.lanes: dict[int, int] = {}
         """Lanes per link, fixed for a group by the first that joined it: every member must cut stripes alike."""
@@ -65,7 +70,7 @@ class Roster:
 
     def member(self, peer: PeerId) -> Member | None:
         """The member with this id."""
-        return self.accepted.get(peer) or self.candidates.get(peer)
+        return self.accepted.get(peer) or self.candidates.get(peer) or self.visitors.get(peer)
 
     def younger(self, pair: Pair) -> Member:
         """Of two members, the one that came later."""
@@ -90,14 +95,21 @@ class Roster:
         return self._attempts
 
     def __len__(self) -> int:
-        return len(self.accepted) + len(self.candidates)
+        return len(self.accepted) + len(self.candidates) + len(self.visitors)
 
     def add_candidate(self, member: Member, default_lanes: int) -> None:
         """Somebody joined."""
-        self._arrivals += 1
         self.lanes.setdefault(member.group, member.lanes or default_lanes)
+        self._add(member, self.candidates)
+
+    def add_visitor(self, member: Member) -> None:
+        """Somebody came to look."""
+        self._add(member, self.visitors)
+
+    def _add(self, member: Member, kind: dict[PeerId, Member]) -> None:
+        self._arrivals += 1
         member.seniority = self._arrivals
-        self.candidates[member.peer] = member
+        kind[member.peer] = member
         self._connections[member.connection] = member
 
     def accept(self, peers: Iterable[PeerId], rings: dict[int, tuple[PeerId, ...]]) -> None:
@@ -115,10 +127,12 @@ class Roster:
     def remove(self, member: Member) -> None:
         """A member is gone. An accepted one leaves its ring, which is a new epoch."""
         del self._connections[member.connection]
+        if self.visitors.pop(member.peer, None) is not None:
+            return
         if self.candidates.pop(member.peer, None) is None:
             del self.accepted[member.peer]
             self._shrink(member)
-        if not any(other.group == member.group for other in self._connections.values()):
+        if not any(other.group == member.group for other in (*self.accepted.values(), *self.candidates.values())):
             del self.lanes[member.group]
 
     def _shrink(self, member: Member) -> None:

@@ -8,7 +8,7 @@ has another layout, get an answer of their own, and hold nobody up. Knows nothin
 
 from enum import Enum
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from pccl.core.admission import Admission
 from pccl.core.ballot import Ballot, names
@@ -96,6 +96,14 @@ class Sync:
         return f"{what} to {names(self.sources)}; not over at {names(self.unreported)}"
 
 
+class Agreed(Struct, frozen=True):
+    """What the last sync of a group put everybody in step with."""
+
+    claim: Claim
+    holders: tuple[PeerId, ...]
+    """Those that held it when it was elected: what they know of its content is what they sent then."""
+
+
 class Syncs:
     """The syncs of all groups, at most one each."""
 
@@ -105,8 +113,8 @@ class Syncs:
         self._outbox = outbox
         self._limits = limits
         self._syncs: dict[int, Sync] = {}
-        self._agreed: dict[int, int] = {}
-        """The last revision that each group agreed on."""
+        self.agreed: dict[int, Agreed] = {}
+        """What each group agreed on last."""
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -135,7 +143,7 @@ class Syncs:
     def lose(self, member: Member, now: float) -> None:
         """A member is gone, with its vote, and with what it had to give or to get."""
         if not self._roster.ring(member.group):
-            self._agreed.pop(member.group, None)
+            self.agreed.pop(member.group, None)
         sync = self._syncs.get(member.group)
         if sync is None:
             return
@@ -170,7 +178,8 @@ class Syncs:
     def _elect(self, sync: Sync, now: float) -> None:
         votes = sync.ballot.votes
         by_age = sorted(votes, key=lambda peer: self._roster.accepted[peer].seniority)
-        sync.elected = elect({peer: votes[peer] for peer in by_age}, self._agreed.get(sync.group))
+        agreed, claims = self.agreed.get(sync.group), {peer: votes[peer] for peer in by_age}
+        sync.elected = elect(claims, None if agreed is None else agreed.claim.revision)
         sync.refused = dict(sync.elected.refused)
         if sync.elected.claim is None:
             for peer, reason in sync.refused.items():
@@ -187,7 +196,7 @@ class Syncs:
         if sync.sources:
             self._outbox.note(sync.explain())
             ends = tuple(pair(puller, holder) for puller, holders in sync.sources.items() for holder in holders)
-            self._admission.link_also(sync.group, ends, now)
+            self._admission.link_also(sync.attempt, sync.group, ends, now)
 
     def _choose(self, puller: PeerId, holders: tuple[PeerId, ...], turn: int) -> tuple[PeerId, ...]:
         """A few holders for a puller, linked ones first; where there are many, not the same few for everybody."""
@@ -233,7 +242,7 @@ class Syncs:
             reason = f"revision {claim.revision} did not reach everybody ({'; '.join(failed)}); call it again"
             self._outbox.send(others, RefusedSync(False, clip(reason)))
         else:
-            self._agreed[sync.group] = claim.revision
+            self.agreed[sync.group] = Agreed(claim, sync.elected.holders)
             self._outbox.send(others, Synced(sync.attempt, claim.revision))
         self._end(sync, now)
 
@@ -241,7 +250,7 @@ class Syncs:
         sync.become(SyncStage.ENDED)
         del self._syncs[sync.group]
         # Not before: an end that closed its idle lanes would break the link of one that has not heard of the start.
-        self._admission.link_also(sync.group, (), now)
+        self._admission.unlink(sync.attempt, now)
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 

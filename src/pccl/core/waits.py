@@ -44,6 +44,7 @@ class Waits:
             *self._topology(),
             *self._pending(),
             *(Wait(tuple(each.ballot.votes), each.explain(), each.ballot.since) for each in self._master.syncs.all()),
+            *(Wait((each.peer,), each.explain(), each.since) for each in self._master.visits.all()),
             *(self._collective(life) for life in self._master.collectives.lives()),
         ]
 

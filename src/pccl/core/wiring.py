@@ -197,12 +197,13 @@ class Wiring:
         return link
 
     def _fail(self, link: Link, cause: str, now: float) -> None:
-        if link.stage is LinkStage.STANDING and not any(peer in self._roster.candidates for peer in link.ends):
+        if link.stage is LinkStage.STANDING and all(peer in self._roster.accepted for peer in link.ends):
             # The two can reach each other: whatever broke the link is no mark against them.
             link.failures, link.causes, link.wanted_at = 0, {}, now
             self._dial(link, now)
             return
-        # A candidate's link has nothing else to do than to stand until the trial is over: one that breaks has failed.
+        # A candidate's link has nothing else to do than to stand until the trial is over, nor has a visitor's before
+        # the transfer: one that breaks has failed.
         link.causes[link.dialler] = clip(cause)
         link.failures += 1
         link.dialler = link.target
@@ -266,9 +267,12 @@ class Wiring:
     def round_trip_s(self, group: int) -> float:
         """The longest round trip between neighbours of the group. Kernels measure it, so that a busy process does not
         make a near peer seem far; where they do not tell, it is the upper bound by way of the master."""
-        needed = self._needed.get(group, ())
-        measured = [self._links[ends].round_trip_s for ends in needed if ends in self._links]
-        return max(measured) if all(measured) and measured else self._roster.round_trip_s(self._roster.ring(group))
+        return self.longest_s(self._needed.get(group, ())) or self._roster.round_trip_s(self._roster.ring(group))
+
+    def longest_s(self, pairs: Iterable[Pair]) -> float:
+        """The longest round trip between the two of any of these pairs; 0 if one was not measured."""
+        measured = [self._links[ends].round_trip_s for ends in pairs if ends in self._links]
+        return max(measured) if measured and all(measured) else 0.0
 
     def needs(self, link: Link) -> bool:
         """Its group cannot do without it."""

@@ -43,6 +43,8 @@ class Goal(Struct, frozen=True):
     content: bytes
     newcomer: bool
     """Free entries are wanted too."""
+    visit: bool = False
+    """The holders go on meanwhile: a chunk may have changed since they hashed it, and is left out then."""
 
 
 @dataclass
@@ -218,9 +220,9 @@ class Agenda:
         """Answers are to come on this lane."""
         return bool(self._lanes[lane].outstanding) or self._asking == lane
 
-    def chunk_came(self, lane: int, digest: bytes, now: float) -> bool:
-        """The expected one has come whole. False if it is not needed any more; if it is, it must be in its place before
-        the lock is given away: the pull may be over with it."""
+    def chunk_came(self, lane: int, digest: bytes | None, now: float) -> bool:
+        """The expected one has come whole, or has changed (None) and is left out. False if it is not needed any more;
+        if it is, it must be in its place before the lock is given away: the pull may be over with it."""
         asked = self._lanes[lane]
         if asked.gone:
             return False
@@ -231,9 +233,10 @@ class Agenda:
             return False
         del self._unfinished[chunk]
         self._unfinished_bytes -= self._cost(chunk)
-        self._held[chunk.entry][chunk.number * DIGEST_BYTES : (chunk.number + 1) * DIGEST_BYTES] = digest
+        if digest is not None:
+            self._held[chunk.entry][chunk.number * DIGEST_BYTES : (chunk.number + 1) * DIGEST_BYTES] = digest
         self._end_if_done()
-        return True
+        return digest is not None
 
     def _end_if_done(self) -> None:
         if not self._unfinished:

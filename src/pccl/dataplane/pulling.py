@@ -133,11 +133,12 @@ class Pulling(Transfer):
             raise self._lied(lane, "it answered what it was not asked")
         content = memoryview(scratch)[:length]
         lane.receive(content, lambda: self._stopped(lane), counts=True)
-        if digest(content) != elected:
+        fits = digest(content) == elected
+        if not fits and not self._agenda.goal.visit:
             raise self._lied(lane, "it sent a chunk that does not have the elected content")
         address = self._own.entries[chunk.entry].tensor.address + chunk.number * CHUNK_BYTES
         with self._changed:
-            if self._agenda.chunk_came(lane.place, elected, time.monotonic()):
+            if self._agenda.chunk_came(lane.place, elected if fits else None, time.monotonic()):
                 ctypes.memmove(address, (ctypes.c_uint8 * length).from_buffer(scratch), length)
             self._changed.notify_all()
 

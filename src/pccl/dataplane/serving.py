@@ -3,12 +3,13 @@
 Owns the rate limit for who serves beside other work. Must not know who asks, or why.
 """
 
+import itertools
 import socket
 import threading
 import time
 from collections.abc import Sequence
 
-from pccl.dataplane.digests import CHUNK_BYTES, memory
+from pccl.dataplane.digests import CHUNK_BYTES, chunks, memory
 from pccl.dataplane.manifest import Holding
 from pccl.dataplane.transfer import (
     SLICE_MS,
@@ -25,9 +26,17 @@ from pccl.dataplane.transfer import (
 PORTION_BYTES = 64 << 10
 """What is sent at once under a rate limit: at 1 MB/s every 60 ms, so that nobody takes the limit for a stall."""
 
+REQUEST_BYTES = 4096
+"""A request under a rate limit costs at least this much of it: answering one takes as much of the processor as sending
+some KB, so that somebody who asks for single bytes gets no more of that than others."""
+
+ASKED_MAX = 4
+"""How often each chunk may be asked for under a rate limit, on average: once, and again for lanes that broke. Who asks
+for more does not mean to end."""
+
 
 class Rate:
-    """A bucket that fills with so many bytes a second; all lanes of a transfer draw from it."""
+    """A bucket that fills with so many bytes a second; all lanes that shall share them draw from it."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -51,7 +60,8 @@ class Rate:
 
 class Serving(Transfer):
     """Serves one state over lanes of any number of requesters. That one of them dies is no failure of ours: it is told
-    by its broken lanes alone. The contents must not change meanwhile."""
+    by its broken lanes alone. If contents change meanwhile, their digests do not fit any more, which is for the
+    requester to find out."""
 
     def __init__(
         self,
@@ -59,46 +69,51 @@ class Serving(Transfer):
         lanes: Sequence[socket.socket],
         ended: Ended,
         stall_s: float,
-        rate_bytes_s: float = 0,
+        rate: Rate | None = None,
     ) -> None:
-        """`stall_s`: a lane that takes no byte for this long is broken. `rate_bytes_s`: 0 is without limit."""
+        """`stall_s`: a lane that takes no byte for this long is broken. With a `rate`, for requesters that nobody waits
+        for, so is one that asks for nothing for as long."""
         super().__init__("serve", [Lane(place, lane, stall_s) for place, lane in enumerate(lanes)], ended)
         self._own = own
-        self._rate = Rate(rate_bytes_s) if rate_bytes_s else None
+        self._rate = rate
+        self._requests = itertools.count(1)
+        self._requests_max = ASKED_MAX * (1 + sum(chunks(entry.nbytes) for entry in own.manifest.entries))
         self._dropped: list[tuple[int, str]] = []
 
     def _use(self, lane: Lane) -> None:
         while True:
-            lane.await_bytes(self._abort.is_set)  # who waits for other holders asks us for nothing, and lives
+            if self._rate is None:
+                lane.await_bytes(self._abort.is_set)  # who waits for other holders asks us for nothing, and lives
             header = lane.receive_header(self._abort.is_set)
             if header.kind is Kind.BYE:
                 lane.clean = True
                 return
+            if self._rate is not None and next(self._requests) > self._requests_max:
+                raise LaneBroke("more was requested than anybody needs")
             self._answer(lane, header)
 
     def _answer(self, lane: Lane, request: Header) -> None:
         manifest = self._own.manifest
         if request.kind is Kind.MANIFEST:
-            lane.send(Header(Kind.MANIFEST, length=len(manifest.encoded)).pack(), self._abort.is_set)
-            lane.send(manifest.encoded, self._abort.is_set)
+            self._send(lane, Header(Kind.MANIFEST, length=len(manifest.encoded)), memoryview(manifest.encoded))
             return
         if not manifest.has(request.chunk) or request.length != manifest.chunk_bytes(request.chunk):
             raise LaneBroke("a chunk was requested that does not exist")
-        self._send_chunk(lane, request)
-
-    def _send_chunk(self, lane: Lane, request: Header) -> None:
         begin = request.chunk.number * CHUNK_BYTES
-        payload = memory(self._own.entries[request.chunk.entry].tensor)[begin : begin + request.length]
-        if request.length <= PORTION_BYTES:  # many small entries: one system call and one packet for each
-            self._await_rate(request.length)
-            lane.send(request.pack() + payload, self._abort.is_set)
-            lane.moved_bytes += request.length
+        self._send(lane, request, memory(self._own.entries[request.chunk.entry].tensor)[begin : begin + request.length])
+
+    def _send(self, lane: Lane, header: Header, payload: memoryview) -> None:
+        counts = header.kind is Kind.CHUNK
+        if header.length <= PORTION_BYTES:  # many small entries: one system call and one packet for each
+            self._await_rate(max(REQUEST_BYTES, header.length))
+            lane.send(header.pack() + payload, self._abort.is_set)
+            lane.moved_bytes += header.length * counts
             return
-        lane.send(request.pack(), self._abort.is_set)
+        lane.send(header.pack(), self._abort.is_set)
         portion = len(payload) if self._rate is None else PORTION_BYTES
         for start in range(0, len(payload), portion):
             self._await_rate(min(portion, len(payload) - start))
-            lane.send(payload[start : start + portion], self._abort.is_set, counts=True)
+            lane.send(payload[start : start + portion], self._abort.is_set, counts=counts)
 
     def _await_rate(self, portion: int) -> None:
         if self._rate is None:

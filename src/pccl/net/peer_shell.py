@@ -24,6 +24,7 @@ from pccl.core.effects import (
     Dial,
     Failure,
     FailureKind,
+    FetchShared,
     FromMaster,
     MasterClosed,
     MasterUp,
@@ -67,13 +68,15 @@ class NotOurMaster(Exception):
 class PeerShell:
     """Everything around a peer's core. Lives in one event loop."""
 
-    def __init__(self, data_plane: DataPlane, bounds: Bounds, on_note: Callable[[str], None]) -> None:
+    def __init__(
+        self, data_plane: DataPlane, bounds: Bounds, serve_bytes_s: float, on_note: Callable[[str], None]
+    ) -> None:
         self._data_plane = data_plane
         self._on_note = on_note
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(bounds)
         self._express = Express(data_plane, self._post)
-        self.transfers = Transfers(self._lanes, data_plane.stall_s, self._post)
+        self.transfers = Transfers(self._lanes, data_plane.stall_s, serve_bytes_s, self._post)
         """Where a call leaves the state that it syncs."""
         self._dialler = Dialler(bounds.connection_dead_s)
         self._driver: Driver[PeerEvent, PeerEffect] | None = None
@@ -143,7 +146,7 @@ class PeerShell:
             self._post(Abandon(number))
             raise
 
-    async def sync(self, holding: Holding, request: SyncShared) -> tuple[Answer, Traffic]:
+    async def sync(self, holding: Holding, request: SyncShared | FetchShared) -> tuple[Answer, Traffic]:
         """Make this call with this state; also how many bytes of it moved. The state is offered only once the core has
         taken the call: what it refuses at once must not get into the way of a sync that is going on."""
         answer: asyncio.Future[Answer] = self._loop.create_future()

@@ -1,6 +1,7 @@
 """Transfers of shared state: lanes lent to them, and the state that this peer offers or lacks.
 
-Owns what stands between an effect and the threads that move chunks. Must not know who was elected, or why.
+Owns what stands between an effect and the threads that move chunks, and the bandwidth that visitors may have of us.
+Must not know who was elected, or why.
 """
 
 import asyncio
@@ -14,9 +15,12 @@ from pccl.dataplane.agenda import Goal
 from pccl.dataplane.manifest import Holding
 from pccl.dataplane.offers import Traffic
 from pccl.dataplane.pulling import Pulling
-from pccl.dataplane.serving import Serving
+from pccl.dataplane.serving import Rate, Serving
 from pccl.dataplane.transfer import Report, Transfer
 from pccl.net.lanes import LaneKey, Lanes
+
+Kept = Callable[[], Holding | None]
+"""The state of our last sync, if there still is one."""
 
 
 @dataclass
@@ -24,20 +28,26 @@ class _Running:
     transfer: Transfer
     keys: list[LaneKey]
     """Of all its lanes, in the order in which a report counts them."""
+    counts: bool
+    """It belongs to the call that offered the state."""
 
 
 class Transfers:
-    """All transfers of one peer, of which there is one at a time. Lives in one event loop."""
+    """All transfers of one peer: that of its call, of which there is one at a time, and those to visitors, which go on
+    beside it. Lives in one event loop."""
 
-    def __init__(self, lanes: Lanes, stall_s: float, report: Callable[[PeerEvent], None]) -> None:
+    def __init__(self, lanes: Lanes, stall_s: float, serve_bytes_s: float, report: Callable[[PeerEvent], None]) -> None:
+        """`serve_bytes_s`: what all visitors together may have; 0 for none."""
         self._lanes = lanes
         self._stall_s = stall_s
+        self._rate = Rate(serve_bytes_s) if serve_bytes_s else None
         self._report = report
         self._loop = asyncio.get_running_loop()
         self._running: dict[int, _Running] = {}
         self._idle = asyncio.Event()
         self._idle.set()
         self._holding: Holding | None = None
+        self._kept: Kept = lambda: None
         self._traffic = Traffic()
         self.pulled = False
         """Since the last offer its tensors were written to, or may have been."""
@@ -55,32 +65,58 @@ class Transfers:
         """The call was interrupted: from now on nothing works on its state, though its vote stands."""
         self._holding = None
         for running in self._running.values():
-            running.transfer.abort()
+            if running.counts:  # Visitors only read, and what they read is another call's.
+                running.transfer.abort()
         await self._idle.wait()
 
     def settle(self) -> Traffic:
-        """The call was answered, so nothing works on the state any more: how many bytes of content it moved."""
+        """The call was answered, so it works on the state no more: how many bytes of content it moved."""
         self._holding = None
         return self._traffic
 
+    def keep(self, kept: Kept) -> None:
+        """What visitors are given from now on."""
+        self._kept = kept
+
     def start(self, effect: StartTransfer) -> None:
         """Pull or serve; ends in `TransferEnded`."""
-        if self._holding is None:
-            self._report(TransferEnded(effect.attempt, "the call was interrupted"))
+        holding = self._for_visitors(effect) if effect.visit and not effect.pull else self._holding
+        if holding is None:
+            self._decline(effect)
             return
         lent = [(keys, sockets) for keys in effect.lanes if (sockets := self._lanes.lend(keys)) is not None]
         if not lent:
             self._report(TransferEnded(effect.attempt, "every lane broke before it began"))
             return
-        holders = [sockets for _, sockets in lent]
-        transfer = self._make(effect, self._holding, holders)
-        self._running[effect.attempt] = _Running(transfer, [key for keys, _ in lent for key in keys])
-        self._idle.clear()
+        transfer = self._make(effect, holding, [sockets for _, sockets in lent])
+        keys = [key for keys, _ in lent for key in keys]
+        running = self._running[effect.attempt] = _Running(transfer, keys, effect.pull or not effect.visit)
+        if running.counts:
+            self._idle.clear()
         self.pulled = self.pulled or effect.pull
         try:
             transfer.start()
         except RuntimeError as error:  # The machine has no more threads.
-            self._ended(effect.attempt, Report(str(error)))
+            self._ended(effect.attempt, Report(str(error), tuple(range(len(keys)))))
+
+    def _for_visitors(self, effect: StartTransfer) -> Holding | None:
+        """What was agreed on, as we hashed it then: kept since, or of a call that has just been answered. Memory that
+        has no owner is its user's, who may take it away after the call: visitors get none of it."""
+        known = [holding for holding in (self._kept(), self._holding) if holding is not None]
+        wanted = (effect.layout, effect.content)
+        fitting = [each for each in known if (each.manifest.layout, each.manifest.content) == wanted]
+        if not fitting or self._rate is None:
+            return None
+        owned = all(entry.tensor.owner is not None for entry in fitting[0].entries if entry.count)
+        return fitting[0] if owned else None
+
+    def _decline(self, effect: StartTransfer) -> None:
+        """There is no state, since the call was interrupted or because it is gone: the other side finds the lanes
+        closed and looks elsewhere, rather than wait for what never comes."""
+        keys = tuple(key for keys in effect.lanes for key in keys)
+        for key in keys:
+            self._lanes.close(key)
+        self._report(TransferEnded(effect.attempt, "the shared state is not there any more", keys))
 
     def _make(self, effect: StartTransfer, holding: Holding, holders: list[list[socket.socket]]) -> Transfer:
         def ended(report: Report) -> None:
@@ -88,16 +124,18 @@ class Transfers:
                 self._loop.call_soon_threadsafe(self._ended, effect.attempt, report)
 
         if effect.pull:
-            goal = Goal(effect.layout, effect.content, effect.newcomer)
+            goal = Goal(effect.layout, effect.content, effect.newcomer, effect.visit)
             return Pulling(holding, goal, holders, ended, self._stall_s)
-        return Serving(holding, [lane for lanes in holders for lane in lanes], ended, self._stall_s)
+        rate = self._rate if effect.visit else None
+        return Serving(holding, [lane for lanes in holders for lane in lanes], ended, self._stall_s, rate)
 
     def _ended(self, attempt: int, report: Report) -> None:
         running = self._running.pop(attempt)
-        if not self._running:
+        if not any(each.counts for each in self._running.values()):
             self._idle.set()
         broken = tuple(sorted(running.keys[place] for place in report.broken))
-        self._traffic = Traffic(report.sent_bytes, report.received_bytes)
+        if running.counts:
+            self._traffic = Traffic(report.sent_bytes, report.received_bytes)
         self._lanes.give_back(running.keys, broken)
         self._report(TransferEnded(attempt, report.cause, broken))
 

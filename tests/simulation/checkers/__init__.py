@@ -4,16 +4,17 @@ from tests.simulation.checkers.ballots import AllVotes, NoSilentWait
 from tests.simulation.checkers.base import Audience, Checker
 from tests.simulation.checkers.calls import AnsweredOnce, BoundedWaits, NoFalseBlame
 from tests.simulation.checkers.lanes import HonestLinks, LinksComeAbout, OneOwner
-from tests.simulation.checkers.membership import NoInnocentLost, RingsStand
+from tests.simulation.checkers.membership import NoInnocentLost, RingsStand, VisitorsStayOutside
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
 from tests.simulation.checkers.rings import FreshSizes, OneRing
-from tests.simulation.checkers.states import HighestWins, OneState
+from tests.simulation.checkers.states import HighestWins, OneState, SourcesHold
 
 ALL: tuple[type[Checker], ...] = (
     OneOutcome,
     RightSum,
     OneState,
     HighestWins,
+    SourcesHold,
     OneRing,
     FreshSizes,
     OneOwner,
@@ -24,6 +25,7 @@ ALL: tuple[type[Checker], ...] = (
     BoundedWaits,
     NoInnocentLost,
     RingsStand,
+    VisitorsStayOutside,
     AllVotes,
     NoSilentWait,
 )

@@ -66,10 +66,12 @@ class NoFalseBlame(Checker):
     def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
         if not isinstance(answer, Failure) or answer.kind not in _USER_FAULTS:
             return
+        alone = "nobody offers" in answer.reason  # the last of a group that only wants to receive, or can do no other
+        if alone and host.torn:
+            return
         mismatched_by_force = self.theatre.plan.hostile and answer.kind is FailureKind.MISMATCH
         if not self.theatre.plan.strays and not mismatched_by_force:
             raise self.fail(f"{host.name} is blamed although everybody keeps in step: {answer.reason}")
-        alone = "nobody offers" in answer.reason  # the last of a group that only wants to receive
         if answer.kind is FailureKind.MISMATCH and not alone and len(self.theatre.named_in(answer.reason)) < 2:
             raise self.fail(f"the mismatch told to {host.name} does not name both sides: {answer.reason}")
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pccl.core.effects import Answer, Failure, FailureKind
-from pccl.core.messages import Kick, Outcome, Start, ToPeer, Topology
+from pccl.core.messages import Kick, Outcome, PendingAnswer, Start, ToPeer, Topology
 from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
@@ -63,6 +63,21 @@ class NoInnocentLost(Checker):
             return
         if answer.kind in (FailureKind.MASTER_LOST, FailureKind.PROTOCOL):
             raise self.fail(f"{host.name} gives up although nothing was done to it: {answer.reason}")
+
+
+class VisitorsStayOutside(Checker):
+    """A visitor is in no ring, and nobody is asked to let it in."""
+
+    name = "visitors stay outside"
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        visitors = {each.peer for each in self.ledger.known.values() if each.visits}
+        if isinstance(message, Topology) and visitors.intersection(map(PeerId, message.ring)):
+            raise self.fail(f"epoch {message.epoch} has a visitor in its ring")
+        if isinstance(message, PendingAnswer) and message.pending:
+            outside = [each for each in self.ledger.known.values() if each.topology is None]
+            if all(each.visits for each in outside):
+                raise self.fail(f"{known.peer[:8]} is told that somebody waits, but there are visitors only")
 
 
 class RingsStand(Checker):

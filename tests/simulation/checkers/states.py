@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING
 
 from pccl.core.effects import Answer, InSync
-from pccl.core.messages import RefusedSync, Synced, ToPeer
-from pccl.types import SharedStateSyncStrategy
+from pccl.core.messages import RefusedSync, StartSync, Synced, SyncState, ToPeer
+from pccl.types import PeerId, SharedStateSyncStrategy
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
 
@@ -28,6 +28,41 @@ class OneState(Checker):
             agreed = self._agreed.setdefault(answer.attempt, (answer.revision, host.word))
             if agreed != (answer.revision, host.word):
                 raise self.fail(f"{host.name} is in sync with {host.word!r} at {answer.revision}, others with {agreed}")
+
+
+class SourcesHold(Checker):
+    """Whoever others are to pull from is of their group and offers what they pull, and nobody is put in step with what
+    nobody offers. What visitors pull was agreed on, which is seen when it is served."""
+
+    name = "sources hold"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._judged: set[int] = set()
+        """Attempts; of one whose holders were named they may be gone at its end."""
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        group = {each.peer: each.claim for each in self.ledger.electorate() if each.group == known.group}
+        if isinstance(message, Synced) and message.attempt not in self._judged:
+            claims = [claim for claim in group.values() if claim is not None and not _receives(claim)]
+            if all(claim.revision != message.revision for claim in claims):
+                raise self.fail(f"{known.peer[:8]} is in sync with revision {message.revision}, which nobody offers")
+        if isinstance(message, StartSync | Synced):
+            self._judged.add(message.attempt)
+        if isinstance(message, StartSync) and message.pull:
+            self._judge(known, message, group)
+
+    def _judge(self, known: Known, message: StartSync, group: dict[PeerId, SyncState | None]) -> None:
+        for peer in map(PeerId, message.peers):
+            if peer not in group:
+                raise self.fail(f"{known.peer[:8]} shall pull from {peer[:8]}, which is not in its group")
+            claim = group[peer]
+            if not known.visits and (claim is None or claim.content != message.content or _receives(claim)):
+                raise self.fail(f"{known.peer[:8]} shall pull from {peer[:8]}, which does not offer that")
+
+
+def _receives(claim: SyncState) -> bool:
+    return claim.strategy is SharedStateSyncStrategy.RECEIVE_ONLY
 
 
 class HighestWins(Checker):
@@ -58,7 +93,7 @@ class HighestWins(Checker):
         agreed = self._agreed.get(known.group)
         for each in group:
             claim = each.claim
-            if claim is None or claim.strategy is SharedStateSyncStrategy.RECEIVE_ONLY:
+            if claim is None or _receives(claim):
                 continue
             legal = agreed is None or claim.revision <= agreed + 1
             if legal and claim.revision > message.revision:

@@ -1,0 +1,142 @@
+"""A peer's part in visits: as the visitor that fetches a shared state, and as a holder that serves visitors.
+
+Owns the one call of a visitor, which is answered exactly once, and the transfers to visitors of a holder. These go on
+beside everything else: nobody is told of their end, and they hold up nothing but our goodbye. Knows no bytes.
+"""
+
+from msgspec import Struct
+
+from pccl.core.effects import (
+    AbortTransfer,
+    Failure,
+    FailureKind,
+    FetchShared,
+    Note,
+    PeerEffect,
+    Resolve,
+    StartTransfer,
+    TransferEnded,
+)
+from pccl.core.lanes import Lanes
+from pccl.core.messages import RefusedSync, Serve, StartSync, Synced
+from pccl.core.violation import Violation
+from pccl.types import PeerId
+
+SERVED_MAX = 4
+"""Visitors that are served at a time: they share the bandwidth that we allow, so more would only take longer, and cost
+a thread and a descriptor for each lane."""
+
+
+class Wish(Struct):
+    """What a visitor came for."""
+
+    call: int | None
+    request: FetchShared
+    start: StartSync | None = None
+    """The transfer, while it runs."""
+
+
+class Visiting:
+    """Our visit, or the visitors that we serve. Effects are appended to the list given."""
+
+    def __init__(self, lanes: Lanes, effects: list[PeerEffect]) -> None:
+        self._lanes = lanes
+        self._effects = effects
+        self._wish: Wish | None = None
+        self._served: dict[int, None] = {}
+        """Attempts that run."""
+
+    @property
+    def open(self) -> bool:
+        """A call waits for its answer."""
+        return self._wish is not None
+
+    @property
+    def busy(self) -> bool:
+        """The data plane has lanes of ours, or a call waits."""
+        return self._wish is not None or bool(self._served)
+
+    def concerns(self, attempt: int) -> bool:
+        """This transfer is one of ours, not that of a sync."""
+        running = self._wish is not None and self._wish.start is not None and self._wish.start.attempt == attempt
+        return running or attempt in self._served
+
+    # ── the visitor ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, call: int, request: FetchShared) -> None:
+        """The caller has checked that there is no other, and tells the master."""
+        self._wish = Wish(call, request)
+
+    def dispatch(self, message: Synced | StartSync | RefusedSync) -> None:
+        """The master's word on it."""
+        wish = self._wish
+        if wish is None or wish.start is not None or isinstance(message, Synced):
+            raise Violation(f"{type(message).__name__} answers no call of ours")
+        if isinstance(message, RefusedSync):
+            self._effects.append(Note(message.reason))
+            self._answer(None)
+            return
+        lent = [self._lanes.lend(PeerId(peer), message.lanes, message.attempt) for peer in message.peers]
+        standing = tuple(lanes for lanes in lent if lanes is not None)
+        if not standing:
+            self._answer(_failure(message, wish.request, "every link to the holders broke before the start"))
+            return
+        wish.start = message
+        self._effects.append(
+            StartTransfer(message.attempt, True, True, message.layout, message.content, standing, visit=True)
+        )
+
+    def abandon(self, call: int) -> None:
+        """The caller was interrupted: it goes on without anybody who waits."""
+        if self._wish is not None and self._wish.call == call:
+            self._wish.call = None
+            self._effects.append(Resolve(call, Failure(FailureKind.USAGE, "prefetch_shared_state was interrupted")))
+
+    def _answer(self, answer: Failure | None) -> None:
+        assert self._wish is not None, "an answer follows a call"
+        call, self._wish = self._wish.call, None
+        if call is not None:
+            self._effects.append(Resolve(call, answer))
+
+    # ── the holder ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def serve(self, serve: Serve) -> None:
+        """A visitor comes; if its link has broken since, it knows."""
+        lanes = self._lanes.lend(PeerId(serve.peer), serve.lanes, serve.attempt)
+        if lanes is None:
+            return
+        if len(self._served) >= SERVED_MAX:
+            self._lanes.give_back(serve.attempt, lanes, "too many visitors at a time")
+            return
+        self._served[serve.attempt] = None
+        self._effects.append(
+            StartTransfer(serve.attempt, False, False, serve.layout, serve.content, (lanes,), visit=True)
+        )
+
+    # ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def ended(self, event: TransferEnded, loss: Failure | None) -> None:
+        """The data plane has let go."""
+        self._lanes.give_back(event.attempt, event.broken, event.cause)
+        if event.attempt in self._served:
+            del self._served[event.attempt]
+            return
+        wish = self._wish
+        assert wish is not None, "a transfer ends once"
+        assert wish.start is not None, "and after its start"
+        self._answer(loss or (_failure(wish.start, wish.request, event.cause) if event.cause else None))
+
+    def lose(self, loss: Failure) -> None:
+        """We are out of the run: stop what runs, and answer the rest now."""
+        self._effects.extend(AbortTransfer(attempt) for attempt in self._served)
+        if self._wish is None:
+            return
+        if self._wish.start is not None:
+            self._effects.append(AbortTransfer(self._wish.start.attempt))
+        else:
+            self._answer(loss)
+
+
+def _failure(start: StartSync, request: FetchShared, cause: str) -> Failure:
+    kind = FailureKind.SYNC_FAILED if start.layout == request.layout else FailureKind.MISMATCH
+    return Failure(kind, f"prefetch_shared_state: {cause}")
