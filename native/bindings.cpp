@@ -1,5 +1,6 @@
 // The module pccl._native: the only file of the native part that knows Python.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -70,6 +71,39 @@ void bind_kernels(nb::module_& module) {
         "A copy past the caches with one variant of the kernels.");
 }
 
+const pccl::CodecKernels& codec(std::size_t which, std::size_t id) {
+    if (id < 1 || id > pccl::codecs) throw nb::index_error("no such codec");
+    return variant(which).codecs[id - 1];
+}
+
+void bind_codecs(nb::module_& module) {
+    module.def(
+        "codec_shapes",
+        [] {
+            nb::list shapes;
+            for (std::size_t id = 1; id <= pccl::codecs; ++id) {
+                const pccl::CodecKernels& one = codec(0, id);
+                shapes.append(nb::make_tuple(one.name, one.bits, one.metadata[0], one.metadata[1]));
+            }
+            return shapes;
+        },
+        "Name, bits and metadata in float and in double of every codec, in the order of their ids.");
+    module.def(
+        "encode_block",
+        [](std::size_t which, std::size_t id, bool wide, std::uintptr_t coded, std::uintptr_t values, std::size_t n,
+           std::optional<std::uint32_t> key) {
+            codec(which, id).encode[wide](memory(coded), memory(values), n, key ? &*key : nullptr);
+        },
+        "which"_a, "id"_a, "wide"_a, "coded"_a, "values"_a, "n"_a, "key"_a.none(),
+        "Code a block of floats, or doubles if wide, with one variant of the kernels.");
+    module.def(
+        "decode_block",
+        [](std::size_t which, std::size_t id, bool wide, std::uintptr_t values, std::uintptr_t coded, std::size_t n) {
+            codec(which, id).decode[wide](memory(values), memory(coded), n);
+        },
+        "The way back.");
+}
+
 void reduce_all(int type, int op, std::uintptr_t out, const std::vector<nb::bytes>& contributions) {
     if (contributions.empty()) throw nb::value_error("nothing to reduce");
     std::vector<const std::uint8_t*> all;
@@ -82,8 +116,35 @@ void reduce_all(int type, int op, std::uintptr_t out, const std::vector<nb::byte
     pccl::reduce_all(element, static_cast<pccl::ReduceOp>(op), memory(out), all, count);
 }
 
+pccl::Coding coding(const pccl::Plan& plan, std::uintptr_t carried, std::uintptr_t lost) {
+    if (plan.codec.id < 1 || plan.codec.id > pccl::codecs) throw nb::value_error("no such codec");
+    return {plan.codec, plan.type, plan.op, {memory(carried), memory(lost)}};
+}
+
+nb::bytes encode_contribution(const pccl::Plan& plan, std::uintptr_t input, std::uintptr_t carried,
+                              std::uintptr_t lost) {
+    const pccl::Coding use = coding(plan, carried, lost);
+    std::string coded(use.bytes(plan.count), '\0');
+    pccl::encode_contribution(use, reinterpret_cast<std::uint8_t*>(coded.data()), {memory(input), 0, plan.count},
+                              plan.count * pccl::item_size(plan.type));
+    return nb::bytes(coded.data(), coded.size());
+}
+
+void reduce_all_coded(const pccl::Plan& plan, std::uintptr_t out, const std::vector<nb::bytes>& contributions) {
+    const pccl::Coding use = coding(plan, 0, 0);
+    std::vector<const std::uint8_t*> all;
+    for (const nb::bytes& each : contributions) {
+        if (each.size() != use.bytes(plan.count)) throw nb::value_error("a contribution of another length");
+        all.push_back(static_cast<const std::uint8_t*>(each.data()));
+    }
+    if (all.empty()) throw nb::value_error("nothing to reduce");
+    pccl::reduce_all(use, plan.type, memory(out), all, plan.count);
+}
+
 void bind_exchange(nb::module_& module) {
     module.def("reduce_all", reduce_all, "out[i] = contributions, by rank, reduced element by element.");
+    module.def("encode_contribution", encode_contribution, "What a peer brings to an exchange, as codes.");
+    module.def("reduce_all_coded", reduce_all_coded, "Like reduce_all, of contributions that are codes.");
     module.def(
         "check_bytes", [](const nb::bytes& bytes) { return pccl::kernels().check(bytes.data(), bytes.size()); },
         "The check of a segment's bytes with the best variant of the kernels.");
@@ -98,6 +159,24 @@ void bind_plan(nb::module_& module) {
         .def_rw("rank", &pccl::Plan::rank)
         .def_rw("size", &pccl::Plan::size)
         .def_rw("root", &pccl::Plan::root)
+        .def_prop_rw(
+            "codec", [](const pccl::Plan& plan) { return plan.codec.id; },
+            [](pccl::Plan& plan, std::uint32_t value) {
+                if (value > pccl::codecs) throw nb::value_error("no such codec");
+                plan.codec.id = value;
+            })
+        .def_prop_rw(
+            "block", [](const pccl::Plan& plan) { return plan.codec.block; },
+            [](pccl::Plan& plan, std::uint32_t value) {
+                if (value == 0 || value % 8 != 0 || value > pccl::block_max) throw nb::value_error("no such block");
+                plan.codec.block = value;
+            })
+        .def_prop_rw(
+            "stochastic", [](const pccl::Plan& plan) { return plan.codec.stochastic; },
+            [](pccl::Plan& plan, bool value) { plan.codec.stochastic = value; })
+        .def_prop_rw(
+            "seed", [](const pccl::Plan& plan) { return plan.codec.seed; },
+            [](pccl::Plan& plan, std::uint64_t value) { plan.codec.seed = value; })
         .def_rw("segment_bytes", &pccl::Plan::segment_bytes)
         .def_rw("stall_s", &pccl::Plan::stall_s)
         .def_prop_rw(
@@ -131,12 +210,15 @@ void bind_run(nb::module_& module) {
     module.def(
         "start",
         [](const pccl::Plan& plan, std::uintptr_t input, std::uintptr_t output, const std::vector<int>& next,
-           const std::vector<int>& prev, const pccl::Notifier& notifier) {
-            auto run = std::make_shared<pccl::Run>(plan, memory(input), memory(output), next, prev, notifier);
+           const std::vector<int>& prev, const pccl::Notifier& notifier, std::uintptr_t carried, std::uintptr_t lost) {
+            if (plan.codec.id != 0 && plan.codec.block == 0) throw nb::value_error("a codec without a block");
+            const pccl::Memory all{memory(input), memory(output), {memory(carried), memory(lost)}};
+            auto run = std::make_shared<pccl::Run>(plan, all, next, prev, notifier);
             pccl::start(run);
             return run;
         },
-        "plan"_a, "input"_a, "output"_a, "next"_a, "prev"_a, "notifier"_a, "Begin a run and return at once.");
+        "plan"_a, "input"_a, "output"_a, "next"_a, "prev"_a, "notifier"_a, "carried"_a = 0, "lost"_a = 0,
+        "Begin a run and return at once.");
 }
 
 }  // namespace
@@ -147,6 +229,7 @@ NB_MODULE(_native, module) {
                "Compiler and C++ standard of this build, the instruction sets of the machine it runs on, and the "
                "variant of the kernels chosen for it.");
     bind_kernels(module);
+    bind_codecs(module);
     bind_exchange(module);
     bind_plan(module);
     bind_run(module);

@@ -47,4 +47,17 @@ void reduce_all(DataType type, ReduceOp op, std::uint8_t* out, const std::vector
     settle_nans(type, out, count);
 }
 
+void encode_contribution(const Coding& coding, std::uint8_t* coded, const Stretch& own, std::size_t bytes) {
+    const PlainFloats guard;
+    // Nobody has numbered this collective yet. What tells it from others, and us from other peers, is what we bring.
+    coding.encode(coded, own, coding.stream(0, 0, kernels().check(own.values, bytes)));
+}
+
+void reduce_all(const Coding& coding, DataType type, std::uint8_t* out,
+                const std::vector<const std::uint8_t*>& contributions, std::size_t count) {
+    const PlainFloats guard;
+    coding.reduce_all(out, contributions.data(), contributions.size(), count);
+    settle_nans(type, out, count);
+}
+
 }  // namespace pccl

@@ -202,6 +202,16 @@ void divide_narrow(void* values, std::size_t count, std::size_t peers) {
     }
 }
 
+template <class Narrow>
+void widen_all(float* to, const void* from, std::size_t count) {
+    widen<Narrow>(to, static_cast<const u16*>(from), count);
+}
+
+template <class Narrow>
+void narrow_all(void* to, const float* from, std::size_t count) {
+    narrow<Narrow>(static_cast<u16*>(to), from, count);
+}
+
 // ── the check ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 constexpr u64 step = 0x9e3779b97f4a7c15u;
@@ -330,6 +340,7 @@ using F64 = Real<double>;
 
 }  // namespace
 
+extern const CodecKernels PCCL_JOIN(codecs_, PCCL_VARIANT)[codecs];
 extern const Kernels PCCL_JOIN(kernels_, PCCL_VARIANT);
 const Kernels PCCL_JOIN(kernels_, PCCL_VARIANT) = {
     PCCL_STRING(PCCL_VARIANT),
@@ -340,6 +351,11 @@ const Kernels PCCL_JOIN(kernels_, PCCL_VARIANT) = {
      divide_narrow<Half>, divide_narrow<BFloat>, divide<F32>, divide<F64>},
     check,
     set_aside,
+    {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, widen_all<Half>, widen_all<BFloat>,
+     nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, narrow_all<Half>, narrow_all<BFloat>,
+     nullptr, nullptr},
+    PCCL_JOIN(codecs_, PCCL_VARIANT),
 };
 
 }  // namespace pccl

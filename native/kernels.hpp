@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codec.hpp"
+
 namespace pccl {
 
 // Values are those of pccl.types.DataType and pccl.types.ReduceOp.
@@ -28,6 +30,10 @@ using Divide = void (*)(void* values, std::size_t count, std::size_t peers);
 // A 64-bit check of bytes. Detects damage, not malice.
 using Check = std::uint64_t (*)(const void* bytes, std::size_t length);
 
+// 16-bit floats to float, which is exact, and back, rounded to nearest even.
+using Widen = void (*)(float* to, const void* from, std::size_t count);
+using Narrow = void (*)(void* to, const float* from, std::size_t count);
+
 // Copy what is read again only after a failure: past the caches where the machine can, which then need not make room.
 using SetAside = void (*)(void* to, const void* from, std::size_t bytes);
 
@@ -37,6 +43,9 @@ struct Kernels {
     Divide divide[data_types];
     Check check;
     SetAside set_aside;
+    Widen widen[data_types];  // null where elements are computed in their own type
+    Narrow narrow[data_types];
+    const CodecKernels* codecs;
 };
 
 // The fastest variant that this machine can run.

@@ -20,19 +20,19 @@ constexpr int sleep_ms = 200;
 
 }  // namespace
 
-Ring::Ring(const Plan& plan, const std::uint8_t* input, std::uint8_t* output, const std::vector<int>& next,
-           const std::vector<int>& prev)
+Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<int>& next, const std::vector<int>& prev)
     : plan_(plan),
       route_(plan),
-      input_(input),
-      output_(output),
-      in_place_(input == output),
+      input_(memory.input),
+      output_(memory.output),
+      in_place_(memory.input == memory.output),
       kernels_(kernels()),
       // As many slots as a chunk has segments, and one for each lane. There are as many segments on their way around
       // the ring as there are slots in it, so even with every slot taken everywhere somebody can send: no deadlock.
       slots_(route_.segment_bytes(), route_.segments(0) + prev.size()),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (wake_ < 0) throw std::runtime_error("no descriptor left for a run");
+    if (plan.codec.id != 0) coding_.emplace(plan.codec, plan.type, plan.op, memory.feedback);
     for (const int fd : next) senders_.push_back({Lane(fd)});
     for (const int fd : prev) receivers_.push_back({Lane(fd)});
 }
@@ -90,7 +90,11 @@ void Ring::begin() {
 }
 
 void Ring::pass_on(const Outgoing& segment) {
-    if (segment.hop < route_.hops()) ready_.push_back(segment);
+    if (segment.hop < route_.hops()) {
+        ready_.push_back(segment);
+    } else if (segment.slot >= 0) {
+        slots_.give(segment.slot);
+    }
 }
 
 bool Ring::anything_ready() const {
@@ -156,11 +160,20 @@ bool Ring::pump(Sender& sender) {
 
 void Ring::load(Sender& sender) {
     Outgoing& segment = sender.segment = next_ready();
+    if (coding_ && segment.hop == 0) encode_own(sender);
     if (!segment.checked) segment.check = kernels_.check(segment.data, segment.length);
     sender.header = {plan_.tag, plan_.attempt, segment.hop, segment.index, segment.length, 0, segment.check};
     sender.header.seal = seal_of(sender.header);
     sender.sent = 0;
     sender.busy = true;
+}
+
+void Ring::encode_own(Sender& sender) {
+    const Place place = route_.locate(route_.chunk_sent(0), sender.segment.index);
+    sender.coded.resize(route_.segment_bytes());
+    coding_->encode(sender.coded.data(), own_share(place), coding_->stream(plan_.tag, plan_.attempt, 0));
+    sender.segment.data = sender.coded.data();
+    sender.segment.length = static_cast<std::uint32_t>(place.wire);
 }
 
 // ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -230,12 +243,12 @@ bool Ring::accept_header(Receiver& receiver) {
     const Header& header = receiver.header;
     const bool known = header.tag == plan_.tag && header.hop < route_.hops() &&
                        header.index < received_[header.hop].size() && !received_[header.hop][header.index];
-    if (!known || header.length != route_.locate(route_.chunk_received(header.hop), header.index).bytes) {
+    if (!known || header.length != route_.locate(route_.chunk_received(header.hop), header.index).wire) {
         fail("a segment from the previous peer has no place in this run");
         return false;
     }
     received_[header.hop][header.index] = true;
-    if (route_.treatment(header.hop) != Treatment::copy) {
+    if (coding_ || route_.treatment(header.hop) != Treatment::copy) {
         receiver.reading = Reading::slot;
         return true;
     }
@@ -264,9 +277,16 @@ bool Ring::take_segment(Receiver& receiver) {
         return false;
     }
     const Place place = route_.locate(route_.chunk_received(header.hop), header.index);
-    const Combine combine = kernels_.combine[static_cast<std::size_t>(plan_.type)][static_cast<std::size_t>(plan_.op)];
     Outgoing segment{header.hop + 1, header.index, header.length, -1, receiver.to, check, true};
-    switch (route_.treatment(header.hop)) {
+    coding_ ? take_codes(receiver, place, segment) : take_values(receiver, place, segment);
+    --unreceived_;
+    pass_on(segment);
+    return true;
+}
+
+void Ring::take_values(const Receiver& receiver, const Place& place, Outgoing& segment) {
+    const Combine combine = kernels_.combine[static_cast<std::size_t>(plan_.type)][static_cast<std::size_t>(plan_.op)];
+    switch (route_.treatment(receiver.header.hop)) {
         case Treatment::reduce:
             combine(receiver.to, receiver.to, input_ + place.input, place.elements);
             segment.slot = receiver.slot;
@@ -286,9 +306,30 @@ bool Ring::take_segment(Receiver& receiver) {
         case Treatment::copy:
             break;
     }
-    --unreceived_;
-    pass_on(segment);
-    return true;
+}
+
+// Codes stay in their slot in every hop: what is sent on is what came, or has the same length and takes its place.
+void Ring::take_codes(const Receiver& receiver, const Place& place, Outgoing& segment) {
+    const std::uint64_t stream = coding_->stream(plan_.tag, plan_.attempt, segment.hop);
+    const Treatment treatment = route_.treatment(receiver.header.hop);
+    segment.slot = receiver.slot;
+    segment.checked = treatment == Treatment::copy;
+    if (treatment != Treatment::reduce) save(place);
+    switch (treatment) {
+        case Treatment::reduce:
+            coding_->fold(receiver.to, own_share(place), stream);
+            break;
+        case Treatment::finish:
+            coding_->finish(receiver.to, own_share(place), stream, plan_.size, output_ + place.output);
+            break;
+        case Treatment::copy:
+            coding_->decode(output_ + place.output, receiver.to, place.elements);
+            break;
+    }
+}
+
+Stretch Ring::own_share(const Place& place) const {
+    return {input_ + place.input, place.input / item_size(plan_.type), place.elements};
 }
 
 // ── the input, should it be needed again ─────────────────────────────────────────────────────────────────────────────

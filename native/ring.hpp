@@ -9,6 +9,9 @@
 // says where it belongs. So receiving, reducing and sending overlap within a hop and across hops, and a lane that
 // stalls delays only what it carries.
 //
+// With a codec what travels are codes. A peer decodes what comes, adds its own share and codes the sum; once a chunk is
+// finished its codes are passed on as they are, and everybody decodes them, the peer that made them too.
+//
 // Knows nothing of peers, votes or retries: a run has a plan, two sets of lanes, two buffers, and an outcome.
 #pragma once
 
@@ -19,9 +22,11 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "coding.hpp"
 #include "kernels.hpp"
 #include "lane.hpp"
 #include "memory.hpp"
@@ -38,12 +43,17 @@ struct Report {
     std::uint64_t received_bytes = 0;
 };
 
+// `input` may equal `output` where both are equally long. All of it stays the caller's, and must live until the run has
+// ended and been settled. What was lost is of use only if the run is committed.
+struct Memory {
+    const std::uint8_t* input;
+    std::uint8_t* output;
+    Feedback feedback;
+};
+
 class Ring {
   public:
-    // `input` may equal `output` where both are equally long. Both stay the caller's, and must live until the run has
-    // ended and been settled.
-    Ring(const Plan& plan, const std::uint8_t* input, std::uint8_t* output, const std::vector<int>& next,
-         const std::vector<int>& prev);
+    Ring(const Plan& plan, const Memory& memory, const std::vector<int>& next, const std::vector<int>& prev);
     ~Ring();
 
     // Runs to the end; the calling thread does all the work.
@@ -71,6 +81,7 @@ class Ring {
         Outgoing segment{};
         std::size_t sent = 0;
         bool busy = false;
+        std::vector<std::uint8_t> coded{};  // a segment of our own, which needs no slot
     };
     enum class Reading { header, slot, payload, stale };
     struct Receiver {
@@ -91,6 +102,10 @@ class Ring {
     bool accept_header(Receiver& receiver);
     bool find_room(Receiver& receiver);
     bool take_segment(Receiver& receiver);
+    void encode_own(Sender& sender);
+    void take_values(const Receiver& receiver, const Place& place, Outgoing& segment);
+    void take_codes(const Receiver& receiver, const Place& place, Outgoing& segment);
+    Stretch own_share(const Place& place) const;
     void pass_on(const Outgoing& segment);
     bool anything_ready() const;
     Outgoing next_ready();
@@ -105,6 +120,7 @@ class Ring {
     std::uint8_t* output_;
     bool in_place_;
     const Kernels& kernels_;
+    std::optional<Coding> coding_;
     std::vector<Sender> senders_;
     std::vector<Receiver> receivers_;
     std::deque<Outgoing> ready_;  // received segments that are to be sent on

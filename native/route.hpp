@@ -24,6 +24,7 @@ struct Plan {
     Kind kind = Kind::all_reduce;
     DataType type = DataType::f32;
     ReduceOp op = ReduceOp::sum;
+    CodecChoice codec;   // how elements travel in an all-reduce; the other kinds have none
     double stall_s = 0;  // no byte in either direction for this long is a failure
 };
 
@@ -36,6 +37,7 @@ struct Place {
     std::size_t output;
     std::size_t bytes;
     std::size_t elements;
+    std::size_t wire;  // bytes of it on a lane
 };
 
 inline constexpr std::uint32_t no_chunk = ~std::uint32_t{0};
@@ -47,7 +49,10 @@ class Route {
           item_(item_size(plan.type)),
           elements_(plan.kind == Kind::all_gather ? plan.count * plan.size : plan.count),
           chunks_(plan.kind == Kind::broadcast ? 1 : plan.size),
-          per_segment_(std::max<std::size_t>(1, plan.segment_bytes / item_)) {}
+          codec_(plan.codec.id == 0 ? nullptr : &kernels().codecs[plan.codec.id - 1]),
+          block_(codec_ == nullptr ? 1 : plan.codec.block),
+          // Whole blocks: however a chunk is cut into segments, its blocks are the same.
+          per_segment_(std::max<std::size_t>(1, plan.segment_bytes / item_ / block_) * block_) {}
 
     std::uint32_t hops() const { return plan_.kind == Kind::all_reduce ? 2 * (plan_.size - 1) : plan_.size - 1; }
     // In the first so many hops shares are added.
@@ -74,9 +79,10 @@ class Route {
         const std::size_t own = chunk_begin(plan_.rank % chunks_) * item_;
         // An all-gather's input is our chunk alone, and so is a reduce-scatter's output.
         return {at - (plan_.kind == Kind::all_gather ? own : 0), at - (plan_.kind == Kind::reduce_scatter ? own : 0),
-                elements * item_, elements};
+                elements * item_, elements, wire_bytes(elements)};
     }
-    std::size_t segment_bytes() const { return per_segment_ * item_; }
+    // The longest that a segment gets on a lane.
+    std::size_t segment_bytes() const { return wire_bytes(per_segment_); }
 
   private:
     std::uint32_t sent_by(std::uint32_t rank, std::uint32_t hop) const {
@@ -90,6 +96,10 @@ class Route {
                 return (rank + 2 * size - hop) % size;
         }
     }
+    std::size_t wire_bytes(std::size_t elements) const {
+        if (codec_ == nullptr) return elements * item_;
+        return coded_bytes(*codec_, block_, plan_.type == DataType::f64, elements);
+    }
     std::size_t chunk_elements(std::uint32_t chunk) const {
         return elements_ / chunks_ + (chunk < elements_ % chunks_ ? 1 : 0);
     }
@@ -101,7 +111,9 @@ class Route {
     std::size_t item_;
     std::uint64_t elements_;
     std::uint32_t chunks_;
-    std::size_t per_segment_;  // elements
+    const CodecKernels* codec_;  // null for none
+    std::size_t block_;          // elements
+    std::size_t per_segment_;    // elements
 };
 
 }  // namespace pccl

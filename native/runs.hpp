@@ -26,9 +26,9 @@ class Notifier {
 
 class Run {
   public:
-    Run(const Plan& plan, const std::uint8_t* input, std::uint8_t* output, const std::vector<int>& next,
-        const std::vector<int>& prev, Notifier notifier)
-        : ring_(plan, input, output, next, prev), notifier_(std::move(notifier)) {}
+    Run(const Plan& plan, const Memory& memory, const std::vector<int>& next, const std::vector<int>& prev,
+        Notifier notifier)
+        : ring_(plan, memory, next, prev), notifier_(std::move(notifier)) {}
 
     void work();
     void abort() { ring_.abort(); }

@@ -8,6 +8,7 @@ import importlib
 from typing import Any
 
 from pccl import cuda
+from pccl.codec import Codec
 from pccl.communicator import Communicator
 from pccl.descriptors import QuantizationOptions, ReduceDescriptor, ReduceOpDescriptor, ReduceOperandDescriptor
 from pccl.errors import (
@@ -25,6 +26,7 @@ from pccl.errors import (
     UnfinishedCollectives,
     UsageError,
 )
+from pccl.feedback import ErrorFeedback
 from pccl.master_node import MasterNode
 from pccl.shared_state import SharedState, SharedStateSyncInfo, TensorInfo
 from pccl.shares import Shares, ShareWork
@@ -46,11 +48,13 @@ __all__ = [
     "AsyncReduceHandle",
     "Attribute",
     "CallMismatch",
+    "Codec",
     "CollectiveAborted",
     "Communicator",
     "DataType",
     "DeviceType",
     "DistributionHint",
+    "ErrorFeedback",
     "Kicked",
     "MasterLost",
     "MasterNode",

@@ -21,12 +21,12 @@ from pccl.descriptors import (
     ReduceOpDescriptor,
     ReduceOperandDescriptor,
     check_operand,
-    check_quantization,
+    codec_of,
 )
 from pccl.errors import UsageError, to_exception
 from pccl.membership import GOODBYE_S, Membership, leave_on_sigterm
 from pccl.net.data_plane import DataPlane
-from pccl.orders import Op, of_descriptor, of_kind, of_many, of_tensor, operation, total
+from pccl.orders import Op, Quantize, how, of_descriptor, of_kind, of_many, of_tensor, operation, total
 from pccl.shared_state import SharedState, SharedStateSyncInfo, hashed, keep
 from pccl.shares import Shares, ShareWork, root_of
 from pccl.types import Attribute, CollectiveKind, PeerId, ReduceInfo, ReduceOp, Result, SharedStateSyncStrategy
@@ -137,6 +137,7 @@ class Communicator:
         tag: int = ...,
         operand_descriptor: ReduceOperandDescriptor | None = ...,
         quantization_options: QuantizationOptions | None = ...,
+        quantize: Quantize | None = ...,
         retry: bool = ...,
         async_op: Literal[False] = ...,
     ) -> ReduceInfo: ...
@@ -151,6 +152,7 @@ class Communicator:
         tag: int = ...,
         operand_descriptor: ReduceOperandDescriptor | None = ...,
         quantization_options: QuantizationOptions | None = ...,
+        quantize: Quantize | None = ...,
         retry: bool = ...,
         async_op: Literal[True],
     ) -> Work: ...
@@ -164,6 +166,7 @@ class Communicator:
         tag: int = 0,
         operand_descriptor: ReduceOperandDescriptor | None = None,
         quantization_options: QuantizationOptions | None = None,
+        quantize: Quantize | None = None,
         retry: bool = False,
         async_op: bool = False,
     ) -> ReduceInfo | Work:
@@ -172,14 +175,19 @@ class Communicator:
         Tensors are contiguous: numpy arrays, torch tensors, or anything with `__dlpack__` or a buffer on the CPU; torch
         tensors of a device are reduced in a copy. `op` is a `ReduceOp` or its name. All peers end with the same bits.
 
+        With `quantize` floats travel as codes: "int8" has a quarter of the bytes of float32, "int4" and "e3m0" have an
+        eighth; a `Codec` has choices, an `ErrorFeedback` makes good in the next round what was lost in this one. All
+        peers must choose alike. docs/quantisation.md says what each costs.
+
         When it raises, `send` is as it was. After `CollectiveAborted` the group is rewired, and the same call can be
         made again at once; with `retry` that is done here, with whoever is left, until it is done or nobody is left to
         reduce with, which is `TooFewPeers`. With `async_op` it returns a `Work` to wait for."""
         membership = self._connected("all_reduce")
         what = operands(send, send if recv is None else recv, "all_reduce")
         check_operand(operand_descriptor, what.buffers.send.dtype, "all_reduce")
-        check_quantization(quantization_options, what.buffers.send.dtype, "all_reduce")
-        order = of_tensor("all_reduce", tag, operation(op, "all_reduce"), what, retry)
+        options = codec_of(quantization_options, what.buffers.send.dtype, "all_reduce")
+        way = how("all_reduce", retry, quantize, options)
+        order = of_tensor("all_reduce", tag, operation(op, "all_reduce"), what, way)
         work = Work(membership.launch(order), self)
         return work if async_op else work.wait()
 
@@ -233,12 +241,26 @@ class Communicator:
 
     @overload
     def all_reduce_many(
-        self, tensors: Sequence[Any], *, op: Op = ..., tag: int = ..., retry: bool = ..., async_op: Literal[False] = ...
+        self,
+        tensors: Sequence[Any],
+        *,
+        op: Op = ...,
+        tag: int = ...,
+        quantize: Quantize | None = ...,
+        retry: bool = ...,
+        async_op: Literal[False] = ...,
     ) -> ReduceInfo: ...
 
     @overload
     def all_reduce_many(
-        self, tensors: Sequence[Any], *, op: Op = ..., tag: int = ..., retry: bool = ..., async_op: Literal[True]
+        self,
+        tensors: Sequence[Any],
+        *,
+        op: Op = ...,
+        tag: int = ...,
+        quantize: Quantize | None = ...,
+        retry: bool = ...,
+        async_op: Literal[True],
     ) -> Work: ...
 
     def all_reduce_many(
@@ -247,6 +269,7 @@ class Communicator:
         *,
         op: Op = ReduceOp.SUM,
         tag: int = 0,
+        quantize: Quantize | None = None,
         retry: bool = False,
         async_op: bool = False,
     ) -> ReduceInfo | Work:
@@ -255,15 +278,17 @@ class Communicator:
         The tensors are gathered into one stretch of memory for each type of element, each stretch is one collective,
         and when all are committed the result is copied back. So no tensor is touched before the result stands, and all
         inputs are intact when it raises. The price: two copies, and memory of twice the tensors' length, which is kept
-        for the next call. Peers must pass tensors of the same lengths and types in the same order."""
+        for the next call. Peers must pass tensors of the same lengths and types in the same order. `quantize` is as in
+        `all_reduce`, and then all tensors must be floats."""
         call = "all_reduce_many"
+        way = how(call, retry, quantize)
         membership, arrays, reduce_op = self._connected(call), list(tensors), operation(op, call)
         if not arrays:
             raise UsageError(f"{call}: there is no tensor to reduce", Result.INVALID_ARGUMENT)
         if len(arrays) == 1:
-            order = of_tensor(call, tag, reduce_op, operands(arrays[0], arrays[0], call), retry)
+            order = of_tensor(call, tag, reduce_op, operands(arrays[0], arrays[0], call), way)
         else:
-            order = of_many(call, tag, reduce_op, Gathered(arrays, f"{call}: tensors", self._staging), retry)
+            order = of_many(call, tag, reduce_op, Gathered(arrays, f"{call}: tensors", self._staging), way)
         work = Work(membership.launch(order), self)
         return work if async_op else work.wait()
 

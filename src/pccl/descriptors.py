@@ -6,6 +6,7 @@ Owns these and their translation into what we call things. Must not know communi
 from dataclasses import dataclass, field
 from typing import Any
 
+from pccl.codec import Codec
 from pccl.dataplane.buffers import Buffers, Tensor, buffers
 from pccl.errors import UsageError
 from pccl.types import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp, Result
@@ -21,7 +22,8 @@ class ReduceOperandDescriptor:
 
 @dataclass(frozen=True)
 class QuantizationOptions:
-    """How elements shall travel. Only `QuantizationAlgorithm.NONE` is there yet."""
+    """How elements shall travel: floats as codes of MIN_MAX (UINT8, UINT16) or ZERO_POINT_SCALE (those, INT8, INT16).
+    `quantize="int8"` has fewer bytes and smaller errors."""
 
     quantized_datatype: DataType = DataType.UINT8
     algorithm: QuantizationAlgorithm = QuantizationAlgorithm.MIN_MAX
@@ -60,8 +62,8 @@ class ReduceOpDescriptor:
     def buffers(self) -> Buffers:
         """Where its elements lie."""
         count, dtype = self.descriptor.count, DataType(self.descriptor.operand_descriptor.datatype)
-        sides = [Tensor(address, count, dtype, self.owners) for address in (self.send_ptr, self.recv_ptr)]
-        return Buffers(*sides)
+        send, recv = (Tensor(address, count, dtype, self.owners) for address in (self.send_ptr, self.recv_ptr))
+        return Buffers(send, recv)
 
 
 def _of_tensors(pair: Buffers, descriptor: ReduceDescriptor) -> ReduceOpDescriptor:
@@ -84,13 +86,25 @@ def check_operand(operand: ReduceOperandDescriptor | None, dtype: DataType, call
         )
 
 
-def check_quantization(options: QuantizationOptions | None, dtype: DataType, call: str) -> None:
-    """Elements travel as they are, or not at all: nobody gets another precision than asked for."""
+_CODECS = {
+    (QuantizationAlgorithm.MIN_MAX, DataType.UINT8): "minmax8",
+    (QuantizationAlgorithm.MIN_MAX, DataType.UINT16): "minmax16",
+    (QuantizationAlgorithm.ZERO_POINT_SCALE, DataType.UINT8): "zeropoint8",
+    (QuantizationAlgorithm.ZERO_POINT_SCALE, DataType.INT8): "zeropoint8",
+    (QuantizationAlgorithm.ZERO_POINT_SCALE, DataType.UINT16): "zeropoint16",
+    (QuantizationAlgorithm.ZERO_POINT_SCALE, DataType.INT16): "zeropoint16",
+}
+
+
+def codec_of(options: QuantizationOptions | None, dtype: DataType, call: str) -> Codec | None:
+    """The codec that is meant. What we do not have is refused: nobody gets another precision than asked for."""
     if options is None or options.algorithm == QuantizationAlgorithm.NONE or options.quantized_datatype == dtype:
-        return
-    algorithm = QuantizationAlgorithm(options.algorithm).name
-    raise UsageError(
-        f"{call}: quantization_options: {algorithm} to {DataType(options.quantized_datatype).name} is not there yet; "
-        "leave it out, or pass QuantizationAlgorithm.NONE",
-        Result.INVALID_ARGUMENT,
-    )
+        return None
+    algorithm, quantized = QuantizationAlgorithm(options.algorithm), DataType(options.quantized_datatype)
+    if (algorithm, quantized) not in _CODECS:
+        known = ", ".join(each.name for which, each in _CODECS if which is algorithm)
+        raise UsageError(
+            f"{call}: quantization_options: {algorithm.name} to {quantized.name} is not there; choose one of {known}",
+            Result.INVALID_ARGUMENT,
+        )
+    return Codec(_CODECS[algorithm, quantized])

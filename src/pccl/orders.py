@@ -3,14 +3,20 @@
 Owns their checks. Must not know communicators, or how an order is carried out.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 
+from msgspec import Struct
+from msgspec.structs import replace
+
+from pccl.codec import Codec
 from pccl.core.messages import CollectiveSpec
 from pccl.dataplane.buffers import Buffers
 from pccl.dataplane.device import Operands
 from pccl.dataplane.staging import Gathered
-from pccl.descriptors import ReduceOpDescriptor, check_quantization
+from pccl.descriptors import ReduceOpDescriptor, codec_of
 from pccl.errors import UsageError
+from pccl.feedback import ErrorFeedback
 from pccl.transaction import Order, Part
 from pccl.types import TAG_MAX, ReduceInfo, ReduceOp, Result, part_tag
 
@@ -26,19 +32,77 @@ def operation(op: Op, call: str) -> ReduceOp:
         raise UsageError(f"{call}: op: {error}", Result.INVALID_ARGUMENT) from None
 
 
-def of_tensor(call: str, tag: int, op: ReduceOp, what: Operands, retry: bool) -> Order:
+Quantize = Codec | ErrorFeedback | str
+"""How floats travel: a codec by its name or with choices, or one that makes good what was lost."""
+
+
+class How(Struct, frozen=True):
+    """How elements travel, and whether a collective that was aborted is tried again."""
+
+    retry: bool = False
+    codec: Codec | None = None
+    feedback: ErrorFeedback | None = None
+
+    def part(self, call: str, tag: int, spec: CollectiveSpec, buffers: Buffers) -> Part:
+        """A collective that does so. Raises `UsageError` for what its codec cannot do."""
+        if self.codec is None:
+            return Part(tag, spec, buffers)
+        refusal = self.codec.refusal(spec.dtype, spec.op)
+        if not refusal and self.feedback is not None and spec.op not in (ReduceOp.SUM, ReduceOp.AVG):
+            refusal = f"error feedback is for sums and averages, not for {spec.op.name}; pass its codec alone"
+        if refusal:
+            raise UsageError(f"{call}: {refusal}", Result.INVALID_ARGUMENT)
+        if self.feedback is not None:
+            buffers = replace(buffers, feedback=self.feedback.lend(tag, spec.count, spec.dtype))
+        return Part(tag, replace(spec, codec=str(self.codec)), buffers)
+
+    def order(self, call: str, tag: int, parts: list[Part], deliver: Callable[[], object] | None) -> Order:
+        """Of such collectives. What was lost is kept once all are committed, together with their results."""
+        feedback = self.feedback
+        if feedback is None:
+            return Order(call, tag, parts, self.retry, deliver)
+
+        def keep() -> None:
+            if deliver is not None:
+                deliver()
+            for part in parts:
+                feedback.keep(part.tag)
+
+        return Order(call, tag, parts, self.retry, keep, deliver_at_once=deliver is None)
+
+
+def how(call: str, retry: bool, quantize: Quantize | None, options: Codec | None = None) -> How:
+    """The codec by whichever name it was chosen."""
+    if quantize is None:
+        return How(retry, options)
+    if options is not None:
+        raise UsageError(f"{call}: pass quantize or quantization_options, not both", Result.INVALID_ARGUMENT)
+    if isinstance(quantize, ErrorFeedback):
+        return How(retry, quantize.codec, quantize)
+    try:
+        return How(retry, Codec(quantize) if isinstance(quantize, str) else quantize)
+    except ValueError as error:
+        raise UsageError(f"{call}: quantize: {error}", Result.INVALID_ARGUMENT) from None
+
+
+def of_tensor(call: str, tag: int, op: ReduceOp, what: Operands, way: How) -> Order:
     """One tensor, one collective."""
-    return Order(call, tag, [_part(call, tag, op, what.buffers)], retry, what.deliver)
+    return way.order(call, tag, [_part(call, tag, op, what.buffers, way)], what.deliver)
 
 
-def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, retry: bool) -> Order:
+def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, way: How) -> Order:
     """Many tensors, one collective for each type of element."""
-    _check_tag(call, tag)
-    parts = []
-    for number, share in enumerate(gathered.shares):
-        spec = CollectiveSpec(share.buffers.send.count, share.dtype, op, layout=share.layout)
-        parts.append(Part(part_tag(tag, number), spec, share.buffers))
-    return Order(call, tag, parts, retry, gathered.deliver, gathered.quick, gathered.release)
+    try:
+        _check_tag(call, tag)
+        parts = []
+        for number, share in enumerate(gathered.shares):
+            spec = CollectiveSpec(share.buffers.send.count, share.dtype, op, layout=share.layout)
+            parts.append(way.part(call, part_tag(tag, number), spec, share.buffers))
+    except UsageError:
+        gathered.release()
+        raise
+    order = way.order(call, tag, parts, gathered.deliver)
+    return dataclasses.replace(order, deliver_at_once=gathered.quick, release=gathered.release)
 
 
 def of_kind(call: str, tag: int, spec: CollectiveSpec, what: Operands, retry: bool) -> Order:
@@ -50,8 +114,8 @@ def of_kind(call: str, tag: int, spec: CollectiveSpec, what: Operands, retry: bo
 def of_descriptor(call: str, described: ReduceOpDescriptor) -> Order:
     """What a script written for PCCL describes; tried until it is done."""
     descriptor, buffers = described.descriptor, described.buffers()
-    check_quantization(descriptor.quantization_options, buffers.send.dtype, call)
-    part = _part(call, descriptor.tag, operation(descriptor.op, call), buffers)
+    codec = codec_of(descriptor.quantization_options, buffers.send.dtype, call)
+    part = _part(call, descriptor.tag, operation(descriptor.op, call), buffers, How(codec=codec))
     return Order(call, descriptor.tag, [part], retry=True)
 
 
@@ -68,9 +132,9 @@ def total(infos: Sequence[ReduceInfo], group_size: int) -> ReduceInfo:
     )
 
 
-def _part(call: str, tag: int, op: ReduceOp, buffers: Buffers) -> Part:
+def _part(call: str, tag: int, op: ReduceOp, buffers: Buffers, way: How) -> Part:
     _check_tag(call, tag)
-    return Part(tag, CollectiveSpec(buffers.send.count, buffers.send.dtype, op), buffers)
+    return way.part(call, tag, CollectiveSpec(buffers.send.count, buffers.send.dtype, op), buffers)
 
 
 def _check_tag(call: str, tag: int) -> None:

@@ -275,8 +275,8 @@ def test_a_tag_and_memory_have_one_owner_at_a_time(pair):
             "all_reduce: send, which is written because there is no recv: this bytes is read-only",
         ),
         (
-            lambda it: it.all_reduce(floats(1), quantization_options=QuantizationOptions()),
-            "quantization_options: MIN_MAX to UINT8 is not there yet; leave it out",
+            lambda it: it.all_reduce(floats(1), quantization_options=QuantizationOptions(DataType.UINT32)),
+            "quantization_options: MIN_MAX to UINT32 is not there; choose one of UINT8, UINT16",
         ),
         (
             lambda it: it.all_reduce(floats(1), operand_descriptor=ReduceOperandDescriptor(DataType.DOUBLE)),

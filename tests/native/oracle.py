@@ -1,12 +1,17 @@
 """What a ring must give: folded chunk by chunk with the functions of `arithmetic.py`; and what numpy makes of it."""
 
+from typing import NamedTuple
+
 import numpy as np
 
+from pccl.codec import Codec
 from pccl.dataplane import arithmetic
 from pccl.dataplane.arithmetic import STORED
+from pccl.dataplane.coding import Coding
 from pccl.dataplane.segments import chunk
 from pccl.types import CollectiveKind, DataType, ReduceOp
 
+TAG = 7
 WIDE_FLOATS = (DataType.FLOAT, DataType.DOUBLE)
 HALF_STEP = {DataType.FLOAT16: 2**-11, DataType.BFLOAT16: 2**-8, DataType.FLOAT: 2**-24, DataType.DOUBLE: 2**-53}
 
@@ -63,6 +68,38 @@ def results(arrays, work):
             return [whole[_chunk(whole, size, rank)] for rank in range(size)]
         case _:
             return [reduced(arrays, work.dtype, work.op)] * size
+
+
+class Coded(NamedTuple):
+    """What a coded all-reduce must give."""
+
+    result: np.ndarray
+    lost: list[np.ndarray]
+    """By rank."""
+
+
+def coded(arrays, work, attempt, carried=None):
+    """The result of a coded all-reduce, and what each rank has lost: chunk by chunk around the ring, without a lane."""
+    size, coding = len(arrays), Coding(Codec.parse(work.codec), work.dtype, work.op)
+    values = [coding.values(array.view(np.uint8)) for array in arrays]
+    if carried is not None:
+        values = [each + more for each, more in zip(values, carried, strict=True)]
+    result, lost = np.empty_like(arrays[0]), [np.empty_like(each) for each in values]
+    for index in range(size):
+        place = _chunk(arrays[0], size, index)
+        codes = np.empty(0, np.uint8)
+        for hop in range(size):
+            rank, peers = (index + hop) % size, 1
+            total = values[rank][place]
+            if hop > 0:
+                total = coding.fold(codes, total)
+            if hop == size - 1:
+                total, peers = coding.average(total, size), size
+            codes = coding.encode(total, place.start, coding.stream(TAG, attempt, hop))
+            lost[rank][place] = coding.lost(total, codes, peers)
+        decoded = coding.decode(codes, place.stop - place.start)
+        result[place] = coding.stored(decoded).view(arrays[0].dtype)
+    return Coded(result, lost)
 
 
 def assert_equal_bits(results, wanted, dtype):

@@ -10,21 +10,24 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from pccl import _native
+from pccl.codec import NONE
 from pccl.core.effects import RunEnded, StartRun
 from pccl.core.messages import CollectiveSpec
 from pccl.dataplane.arithmetic import STORED
-from pccl.dataplane.buffers import Buffers, Tensor
+from pccl.dataplane.buffers import Buffers, Feedback, Tensor
+from pccl.dataplane.native import plan
 from pccl.dataplane.reference import ReferenceRun
 from pccl.dataplane.reference_ring import Receiver, Ring, Sender
 from pccl.dataplane.segments import output_count
 from pccl.types import CollectiveKind, DataType, ReduceOp
+from tests.native.oracle import TAG as TAG
 
 WAIT_S = 60.0
 """Longer than any run of ours takes, with a sanitizer on a busy machine too."""
 STALL_S = 30.0
-TAG = 7
 
 
 class Work(NamedTuple):
@@ -36,24 +39,15 @@ class Work(NamedTuple):
     segment_bytes: int
     kind: CollectiveKind = CollectiveKind.ALL_REDUCE
     root: int = 0
+    codec: str = NONE
 
     @property
     def spec(self) -> CollectiveSpec:
-        return CollectiveSpec(self.count, self.dtype, self.op, kind=self.kind)
+        return CollectiveSpec(self.count, self.dtype, self.op, self.codec, kind=self.kind)
 
     def output(self, size: int, rank: int) -> np.ndarray:
         """Room for what the peer of this rank gets."""
         return np.zeros(output_count(self.kind, self.count, size, rank), STORED[self.dtype])
-
-
-def plan(effect: StartRun, stall_s: float) -> _native.Plan:
-    """What the native part is told of a run."""
-    made = _native.Plan()
-    made.tag, made.attempt, made.rank, made.size = effect.tag, effect.attempt, effect.rank, effect.size
-    made.count, made.dtype, made.op = effect.spec.count, effect.spec.dtype, effect.spec.op
-    made.kind, made.root = effect.spec.kind, effect.root_rank
-    made.segment_bytes, made.stall_s = effect.segment_bytes, stall_s
-    return made
 
 
 class NativePeer:
@@ -64,7 +58,9 @@ class NativePeer:
         fds = [[lane.fileno() for lane in side] for side in lanes]
         addresses = buffers.send.address, buffers.output.address
         self._buffers = buffers
-        self._run = _native.start(plan(effect, stall_s), *addresses, *fds, self._notifier)
+        feedback = buffers.feedback
+        residuals = (0, 0) if feedback is None else (feedback.carried.address, feedback.lost.address)
+        self._run = _native.start(plan(effect, stall_s), *addresses, *fds, self._notifier, *residuals)
         self.abort, self.restore = self._run.abort, self._run.restore
 
     def wait(self, timeout_s=WAIT_S):
@@ -173,15 +169,19 @@ class Rig:
         return StartRun(1, TAG, self.attempt, work.spec, rank, self.size, *names, work.segment_bytes, work.root)
 
     def start_one(self, rank, kind, work, arrays, stall_s=STALL_S):
-        """Start the run of one rank; `arrays` are what it sends and where it receives."""
-        buffers = Buffers(*(tensor(array, work.dtype) for array in arrays))
+        """Start the run of one rank; `arrays` are what it sends, where it receives, what it carries and loses."""
+        buffers = Buffers(*(tensor(array, work.dtype) for array in arrays[:2]))
+        if len(arrays) > 2:
+            real = DataType.DOUBLE if work.dtype is DataType.DOUBLE else DataType.FLOAT
+            buffers = replace(buffers, feedback=Feedback(*(tensor(array, real) for array in arrays[2:])))
         return PEERS[kind](self.effect(rank, work), buffers, self.sides(rank), stall_s)
 
-    def start(self, kinds: Sequence[str], work, sends, receives, stall_s=STALL_S):
-        """Begin the next attempt on all ranks."""
+    def start(self, kinds: Sequence[str], work, *arrays, stall_s=STALL_S):
+        """Begin the next attempt on all ranks; of each list of arrays every rank gets one."""
         self.attempt += 1
         return [
-            self.start_one(rank, kind, work, (sends[rank], receives[rank]), stall_s) for rank, kind in enumerate(kinds)
+            self.start_one(rank, kind, work, [each[rank] for each in arrays], stall_s)
+            for rank, kind in enumerate(kinds)
         ]
 
     def repair(self, runs):

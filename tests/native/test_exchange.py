@@ -68,7 +68,7 @@ def test_an_abort_after_the_end_puts_the_input_back(in_place):
     out = given if in_place else np.zeros(5, np.float32)
     plane, contribution = PLANES[0], given.tobytes()
     plane.offers.offer(1, buffers(given, out))
-    plane.offers.began(1, Exchanged(plane.offers.find(1), contribution, 2))
+    plane.offers.began(1, Exchanged(plane.offers.find(1), len(contribution), 2))
     spec = CollectiveSpec(5, DataType.FLOAT, ReduceOp.SUM)
     plane.reduce_all(spec, [contribution, contribution], plane.offers.find(1).output)
     assert out.tolist() == [0, 2, 4, 6, 8]

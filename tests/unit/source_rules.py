@@ -49,24 +49,26 @@ Rule = Callable[[Source], Iterator[str]]
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _SETTINGS = ("types", "core.limits", "errors")
-_BELOW_NET = ("types", "core", "errors", "config", "environment", "wire", "dataplane")
+_BELOW_NET = ("types", "codec", "core", "errors", "config", "environment", "wire", "dataplane")
 
-_CALLS = ("descriptors", "transaction", "orders", "membership", "work", "shares", "shared_state")
+_CALLS = ("descriptors", "feedback", "transaction", "orders", "membership", "work", "shares", "shared_state")
 """What the communicator is made of."""
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "types": (),
-    "core": ("types",),
+    "codec": ("types",),
+    "core": ("types", "codec"),
     "errors": ("types", "core.effects"),
     "config": _SETTINGS,
     "environment": (*_SETTINGS, "config"),
     "wire": ("types", "core", "errors"),
-    "dataplane": ("types", "core", "errors"),
+    "dataplane": ("types", "codec", "core", "errors"),
     "net": _BELOW_NET,
     "cuda": (),
-    "descriptors": ("types", "errors", "dataplane"),
+    "descriptors": ("types", "codec", "errors", "dataplane"),
+    "feedback": ("types", "codec", "errors", "dataplane"),
     "transaction": ("types", "core", "errors", "dataplane"),
-    "orders": ("types", "core", "errors", "dataplane", "descriptors", "transaction"),
+    "orders": ("types", "codec", "core", "errors", "dataplane", "descriptors", "feedback", "transaction"),
     "membership": (*_BELOW_NET, "net", "transaction"),
     "work": ("types", "errors", "transaction"),
     "shares": ("types", "errors", "dataplane", "transaction", "work"),

@@ -31,7 +31,7 @@ class Pair:
         self.express.carry(KEY, near)
         self.values = np.ones(SPEC.count, np.float32)
         self.plane.offers.offer(0, buffers(self.values, self.values))
-        self.express.send(SendParcel(0, 1, 1, (KEY,)))
+        self.express.send(SendParcel(0, 1, 1, (KEY,), SPEC))
         self.express.start(StartExchange(1, 0, 9, SPEC, 0, ((None, 1), (KEY, 7))))
 
     def parcel(self, number):

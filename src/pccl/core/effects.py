@@ -352,6 +352,7 @@ class SendParcel(Struct, frozen=True):
     oldest: int
     """The lowest number that may still be needed: receivers forget what lies below."""
     lanes: tuple[tuple[int, int], ...]
+    spec: CollectiveSpec
 
 
 class StartExchange(Struct, frozen=True):

@@ -7,6 +7,7 @@ buffers. Knows nothing of how the membership came or went.
 
 from enum import Enum
 
+from pccl.codec import contribution_bytes
 from pccl.core.effects import (
     AbortRun,
     Answer,
@@ -129,7 +130,7 @@ class Runs:
         apart = self._last_parcel - min(in_use, default=self._last_parcel)
         if lanes is not None and len(in_use) < PARCELS_MAX and apart < PARCELS_KEPT_MAX - 1:
             self._last_parcel = run.parcel = self._last_parcel + 1
-            self._effects.append(SendParcel(run.tag, run.parcel, min([run.parcel, *in_use]), lanes))
+            self._effects.append(SendParcel(run.tag, run.parcel, min([run.parcel, *in_use]), lanes, run.spec))
 
     def links_changed(self) -> None:
         """What could not be sent to everybody before perhaps can now."""
@@ -253,4 +254,6 @@ class Runs:
 
 def _contribution_bytes(spec: CollectiveSpec) -> int:
     """What would go into a parcel; nothing for what is no sum of everybody's."""
-    return spec.count * spec.dtype.itemsize if spec.kind is CollectiveKind.ALL_REDUCE else 0
+    if spec.kind is not CollectiveKind.ALL_REDUCE:
+        return 0
+    return contribution_bytes(spec.codec, spec.count, spec.dtype)

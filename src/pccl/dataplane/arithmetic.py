@@ -117,11 +117,16 @@ def reduce_all(contributions: list[Array], dtype: DataType, op: ReduceOp) -> Arr
         result = combine(result, each, dtype, op)
     if op is ReduceOp.AVG:
         result = divide(result, dtype, len(contributions))
+    return with_one_nan(result, dtype)
+
+
+def with_one_nan(values: Array, dtype: DataType) -> Array:
+    """The same array, every NaN in it replaced by the one quiet NaN."""
     if dtype in _NANS:
         unsigned, infinity, nan = _NANS[dtype]
-        bits = result.view(unsigned)
+        bits = values.view(unsigned)
         bits[(bits & bits.dtype.type(np.iinfo(bits.dtype).max >> 1)) > infinity] = nan
-    return result
+    return values
 
 
 # ── the check ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -46,12 +46,21 @@ class Tensor(Struct, frozen=True):
         return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
 
 
+class Feedback(Struct, frozen=True):
+    """What coding has lost before and is to be made good, and room for what it loses now; one number for each element,
+    of the type that sums are computed in. They must not share memory."""
+
+    carried: Tensor
+    lost: Tensor
+
+
 class Buffers(Struct, frozen=True):
     """What a collective reads and writes; both may be the same."""
 
     send: Tensor
     recv: Tensor | None
     """None while nobody knows how long the result will be: that depends on who is there when it starts."""
+    feedback: Feedback | None = None
 
     @property
     def output(self) -> Tensor:

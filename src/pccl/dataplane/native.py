@@ -6,11 +6,13 @@ module fails: a slower replacement is chosen by name, never in silence.
 """
 
 import asyncio
+import ctypes
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pccl import _native
+from pccl.codec import NONE, Codec
 from pccl.core.effects import RunEnded, StartRun
 from pccl.core.messages import CollectiveSpec
 from pccl.dataplane.buffers import Buffers, Tensor
@@ -93,7 +95,8 @@ class NativePlane:
             ended(RunEnded(run.tag, run.attempt, str(failure)))
             return
         lanes = [lane.fileno() for lane in to_next], [lane.fileno() for lane in from_prev]
-        native = _native.start(_plan(run, self.stall_s), *_addresses(buffers), *lanes, self._open_notifier())
+        memory, feedback = (buffers.send.address, buffers.output.address), _feedback(buffers)
+        native = _native.start(plan(run, self.stall_s), *memory, *lanes, self._open_notifier(), *feedback)
         this = self._running[run.attempt] = NativeRun(run, native, ended, (*to_next, *from_prev))
         self.offers.began(run.tag, this)
 
@@ -106,9 +109,18 @@ class NativePlane:
         """See `DataPlane`."""
         return _native.check_bytes(contribution)
 
+    def contribution(self, spec: CollectiveSpec, buffers: Buffers) -> bytes:
+        """See `DataPlane`."""
+        if spec.codec == NONE:
+            return ctypes.string_at(buffers.send.address, buffers.send.nbytes)
+        return _native.encode_contribution(parameters(spec), buffers.send.address, *_feedback(buffers))
+
     def reduce_all(self, spec: CollectiveSpec, contributions: list[bytes], out: Tensor) -> None:
         """See `DataPlane`."""
-        _native.reduce_all(spec.dtype, spec.op, out.address, contributions)
+        if spec.codec == NONE:
+            _native.reduce_all(spec.dtype, spec.op, out.address, contributions)
+        else:
+            _native.reduce_all_coded(parameters(spec), out.address, contributions)
 
     def close(self) -> None:
         """The loop ends. Runs that are still stopping notify nobody, and keep what they need to themselves."""
@@ -130,15 +142,27 @@ class NativePlane:
             self._running.pop(attempt).tell()
 
 
-def _plan(run: StartRun, stall_s: float) -> _native.Plan:
-    plan = _native.Plan()
-    plan.tag, plan.attempt = run.tag, run.attempt
-    plan.rank, plan.size, plan.root = run.rank, run.size, run.root_rank
-    plan.kind = run.spec.kind
-    plan.count, plan.dtype, plan.op = run.spec.count, run.spec.dtype, run.spec.op
-    plan.segment_bytes, plan.stall_s = run.segment_bytes, stall_s
-    return plan
+def plan(run: StartRun, stall_s: float) -> _native.Plan:
+    """What the native part is told of a run."""
+    made = parameters(run.spec)
+    made.tag, made.attempt = run.tag, run.attempt
+    made.rank, made.size, made.root = run.rank, run.size, run.root_rank
+    made.segment_bytes, made.stall_s = run.segment_bytes, stall_s
+    return made
 
 
-def _addresses(buffers: Buffers) -> tuple[int, int]:
-    return buffers.send.address, buffers.output.address
+def parameters(spec: CollectiveSpec) -> _native.Plan:
+    """As much of a plan as all peers know before a collective starts."""
+    made = _native.Plan()
+    made.kind, made.count, made.dtype, made.op = spec.kind, spec.count, spec.dtype, spec.op
+    codec = Codec.parse(spec.codec)
+    if codec is not None:
+        made.codec, made.block = codec.number, codec.block
+        made.stochastic, made.seed = codec.stochastic, codec.seed
+    return made
+
+
+def _feedback(buffers: Buffers) -> tuple[int, int]:
+    """Where what is carried and what is lost lie; nowhere if nobody asks for it."""
+    feedback = buffers.feedback
+    return (0, 0) if feedback is None else (feedback.carried.address, feedback.lost.address)

@@ -99,9 +99,10 @@ class Offers:
             raise CannotRun("no buffers were offered for it")
         wanted = output_count(spec.kind, spec.count, run.size, run.rank)
         try:
-            complete = Buffers(offered.send, fresh(wanted, spec.dtype) if offered.recv is None else offered.recv)
+            recv = fresh(wanted, spec.dtype) if offered.recv is None else offered.recv
         except (OSError, OverflowError) as error:
             raise CannotRun(f"no memory for a result of {wanted} x {spec.dtype.name}: {error}") from error
+        complete = Buffers(offered.send, recv, offered.feedback)
         if (complete.send.count, complete.output.count) != (spec.count, wanted):
             raise CannotRun(f"recv holds {complete.output.count} elements, and the result {wanted}")
         self._complete[run.tag] = complete

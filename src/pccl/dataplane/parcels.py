@@ -61,15 +61,15 @@ class Inbox:
 
 
 class Exchanged:
-    """An exchange that has written its result; see `offers.Ran`."""
+    """An exchange that is about to write its result; see `offers.Ran`."""
 
-    def __init__(self, buffers: Buffers, contribution: bytes, peers: int) -> None:
+    def __init__(self, buffers: Buffers, contribution_bytes: int, peers: int) -> None:
         self._buffers = buffers
-        self._contribution = contribution
-        one_way = (peers - 1) * (HEADER_BYTES + len(contribution))
+        self._input = ctypes.string_at(buffers.send.address, buffers.send.nbytes) if buffers.in_place else b""
+        one_way = (peers - 1) * (HEADER_BYTES + contribution_bytes)
         self.traffic = Traffic(one_way, one_way)
 
     def restore(self) -> None:
         """Put the input back."""
         if self._buffers.in_place:
-            ctypes.memmove(self._buffers.output.address, self._contribution, len(self._contribution))
+            ctypes.memmove(self._buffers.output.address, self._input, len(self._input))

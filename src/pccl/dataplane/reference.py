@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pccl.codec import Codec
 from pccl.core.effects import RunEnded, StartRun
 from pccl.core.messages import CollectiveSpec
 from pccl.dataplane.arithmetic import STORED, check, reduce_all
-from pccl.dataplane.buffers import Tensor
+from pccl.dataplane.buffers import Buffers, Tensor
+from pccl.dataplane.coding import CodedShares, Coding, memory
 from pccl.dataplane.offers import CannotRun, Offers, Traffic
-from pccl.dataplane.reference_ring import Failed, Receiver, Ring, Sender, memory
+from pccl.dataplane.reference_ring import Failed, Receiver, Ring, Sender
 
 
 class ReferenceRun:
@@ -121,8 +123,22 @@ class ReferencePlane:
         """See `DataPlane`."""
         return check(np.frombuffer(contribution, np.uint8))
 
+    def contribution(self, spec: CollectiveSpec, buffers: Buffers) -> bytes:
+        """See `DataPlane`."""
+        given, codec = memory(buffers.send), Codec.parse(spec.codec)
+        if codec is None:
+            return given.tobytes()
+        shares = CodedShares(Coding(codec, spec.dtype, spec.op), buffers.feedback)
+        # Nobody has numbered this collective yet. What tells it from others, and us from other peers, is what we bring.
+        return shares.encode(given, 0, (0, 0, check(given))).tobytes()
+
     def reduce_all(self, spec: CollectiveSpec, contributions: list[bytes], out: Tensor) -> None:
         """See `DataPlane`."""
+        codec = Codec.parse(spec.codec)
+        if codec is not None:
+            coded = [np.frombuffer(each, np.uint8) for each in contributions]
+            memory(out)[:] = Coding(codec, spec.dtype, spec.op).reduce_all(coded, spec.count)
+            return
         stored = [np.frombuffer(each, STORED[spec.dtype]) for each in contributions]
         memory(out)[:] = reduce_all(stored, spec.dtype, spec.op).view(np.uint8)
 

@@ -4,7 +4,6 @@ Written to be read: it copies where copying is simpler. It sends and accepts exa
 Must not know threads, aborts, peers or votes.
 """
 
-import ctypes
 import os
 import select
 import socket
@@ -13,10 +12,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from pccl.codec import Codec, contribution_bytes
 from pccl.core.effects import StartRun
 from pccl.core.messages import SEGMENT_BYTES_MAX
 from pccl.dataplane.arithmetic import STORED, Array, Bytes, check, combine, divide
-from pccl.dataplane.buffers import Buffers, Tensor
+from pccl.dataplane.buffers import Buffers
+from pccl.dataplane.coding import CodedShares, Coding, memory
 from pccl.dataplane.segments import HEADER_BYTES, Header, Place, Route, seal
 from pccl.types import ReduceOp
 
@@ -108,8 +109,12 @@ class Ring:
         spec = run.spec
         self._run = run
         self._spec = spec
+        codec = Codec.parse(spec.codec)
         cut = (spec.kind, spec.count, spec.dtype.itemsize)
-        self._route = route = Route(*cut, run.size, run.rank, run.root_rank, run.segment_bytes)
+        ring = (run.size, run.rank, run.root_rank)
+        self._route = route = Route(*cut, *ring, run.segment_bytes, 1 if codec is None else codec.block)
+        self._shares = None if codec is None else CodedShares(Coding(codec, spec.dtype, spec.op), buffers.feedback)
+        """With a codec: what travels are codes."""
         self._input, self._output = memory(buffers.send), memory(buffers.output)
         self._in_place = buffers.in_place
         self._senders, self._receivers = senders, receivers
@@ -169,6 +174,8 @@ class Ring:
             if not self._ready:
                 return False
             hop, index, payload = self._ready.popleft()
+            if hop == 0 and self._shares is not None:
+                payload = self._shares.encode(payload, self._first(self._own(index)), self._stream(0))
             if hop == 0 and self._route.reducing_hops == 0 and not self._in_place:
                 # Where nothing is reduced, what we bring is a part of our own result too.
                 self._output[self._own(index).within(self._route.output_begin)] = payload
@@ -222,7 +229,7 @@ class Ring:
             return
         if header.tag != run.tag or segment not in self._awaited:
             raise Failed("a segment from the previous peer has no place in this run")
-        if header.length != self._place(self._route.chunk_received(header.hop), header.index).length:
+        if header.length != self._on_lane(self._place(self._route.chunk_received(header.hop), header.index)):
             raise Failed("a segment from the previous peer has no place in this run")
         self._awaited.remove(segment)
 
@@ -232,20 +239,51 @@ class Ring:
             raise Failed("a segment from the previous peer arrived damaged")
         place, hops = self._place(self._route.chunk_received(header.hop), header.index), header.hop + 1
         if hops <= self._route.reducing_hops:
-            payload = self._reduced(hops, payload, self._input[place.within(self._route.input_begin)])
+            payload = self._reduced(hops, payload, place)
         if hops >= self._route.reducing_hops:
-            self._write(place, payload)
+            self._write(place, payload if self._shares is None else self._decoded(payload, place))
         self._unreceived -= 1
         if hops < self._route.hops:
             self._ready.append((hops, header.index, payload))
 
-    def _reduced(self, hops: int, received: Bytes, own: Bytes) -> Bytes:
+    def _reduced(self, hops: int, received: Bytes, place: Place) -> Bytes:
         """After so many hops: the last that reduces finishes the chunk."""
+        own = self._input[place.within(self._route.input_begin)]
+        if self._shares is not None:
+            return self._coded(hops, received, own, self._first(place))
         stored, spec = STORED[self._spec.dtype], self._spec
         values: Array = combine(received.view(stored), own.view(stored), spec.dtype, spec.op)
         if hops == self._route.reducing_hops and spec.op is ReduceOp.AVG:
             values = divide(values, spec.dtype, self._route.size)
         return values.view(np.uint8)
+
+    # ── codes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _coded(self, hops: int, received: Bytes, own: Bytes, first: int) -> Bytes:
+        """After so many hops: what came, reduced with our own, as codes again."""
+        assert self._shares is not None, "it has a codec"
+        if hops == self._route.reducing_hops:
+            return self._shares.finish(received, own, first, self._stream(hops), self._route.size)
+        return self._shares.fold(received, own, first, self._stream(hops))
+
+    def _decoded(self, payload: Bytes, place: Place) -> Bytes:
+        """What everybody makes of the codes of a finished chunk, the peer that made them too."""
+        assert self._shares is not None, "it has a codec"
+        coding = self._shares.coding
+        return coding.stored(coding.decode(payload, place.length // self._route.itemsize))
+
+    def _first(self, place: Place) -> int:
+        return place.begin // self._route.itemsize
+
+    def _on_lane(self, place: Place) -> int:
+        """How long a segment is on a lane."""
+        return contribution_bytes(self._spec.codec, place.length // self._route.itemsize, self._spec.dtype)
+
+    def _stream(self, hop: int) -> tuple[int, int, int]:
+        """What tells the random numbers of a hop from those of others."""
+        return self._run.tag, self._run.attempt, hop
+
+    # ── the result ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _write(self, place: Place, payload: Bytes) -> None:
         """Each place is written once; in place, what was there is the input, and is kept."""
@@ -253,11 +291,3 @@ class Ring:
         if self._in_place:
             self._saved.append((place, self._output[there].tobytes()))
         self._output[there] = payload
-
-
-def memory(tensor: Tensor) -> Bytes:
-    """The bytes of a tensor, where they are."""
-    if tensor.nbytes == 0:
-        return np.empty(0, np.uint8)  # the address of nothing may be anything
-    memory = (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.address)
-    return np.frombuffer(memoryview(memory).cast("B"), np.uint8)

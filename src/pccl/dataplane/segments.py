@@ -51,13 +51,14 @@ class Header(Struct, frozen=True):
 
 def seal(header: Header) -> int:
     """32 bits that bind a payload to its place: one that arrives whole but elsewhere is as wrong as a damaged one."""
-    state = _mixed(header.tag + 0x9E3779B97F4A7C15)
+    state = mixed(header.tag + 0x9E3779B97F4A7C15)
     for field in (header.attempt, header.hop | header.index << 32, header.length, header.check):
-        state = _mixed(state ^ field)
+        state = mixed(state ^ field)
     return state >> 32
 
 
-def _mixed(state: int) -> int:
+def mixed(state: int) -> int:
+    """64 bits that tell little of what they were made from."""
     state &= 0xFFFF_FFFF_FFFF_FFFF
     return (state ^ state >> 32) * 0xD6E8FEB86659FD93 & 0xFFFF_FFFF_FFFF_FFFF
 
@@ -104,6 +105,9 @@ class Route:
     root: int
     """The rank whose tensor a broadcast spreads."""
     segment_bytes: int
+    block: int = 1
+    """Elements that are coded together: segments are whole blocks, so that however a chunk is cut into them, its blocks
+    are the same."""
 
     @property
     def hops(self) -> int:
@@ -132,7 +136,7 @@ class Route:
 
     @property
     def elements_per_segment(self) -> int:
-        return max(1, self.segment_bytes // self.itemsize)
+        return max(1, self.segment_bytes // self.itemsize // self.block) * self.block
 
     def segments(self, index: int | None) -> int:
         """How many a chunk has."""

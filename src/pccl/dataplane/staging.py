@@ -99,8 +99,8 @@ class Gathered:
             self._places.append(_Place(each.address, target.address + offset, each.nbytes))
             offset += each.nbytes
         count = nbytes // dtype.itemsize
-        ends = [Tensor(stretch.address, count, dtype, stretch) for stretch in (source, target)]
-        return Share(dtype, _layout([each.count for each in tensors]), Buffers(*ends))
+        send, recv = (Tensor(stretch.address, count, dtype, stretch) for stretch in (source, target))
+        return Share(dtype, _layout([each.count for each in tensors]), Buffers(send, recv))
 
     def deliver(self) -> None:
         """The result stands: into the tensors with it."""

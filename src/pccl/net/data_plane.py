@@ -6,7 +6,7 @@ from typing import Protocol
 
 from pccl.core.effects import RunEnded, StartRun
 from pccl.core.messages import CollectiveSpec
-from pccl.dataplane.buffers import Tensor
+from pccl.dataplane.buffers import Buffers, Tensor
 from pccl.dataplane.offers import Offers
 
 Lanes = Sequence[socket.socket]
@@ -31,8 +31,11 @@ class DataPlane(Protocol):
     def check(self, contribution: bytes) -> int:
         """64 bits that tell damaged bytes from whole ones."""
 
+    def contribution(self, spec: CollectiveSpec, buffers: Buffers) -> bytes:
+        """What this peer brings to an exchange, as it travels: its elements, or their codes."""
+
     def reduce_all(self, spec: CollectiveSpec, contributions: list[bytes], out: Tensor) -> None:
-        """Reduce these, by rank, into a tensor; at once, since they are short."""
+        """Reduce these, by rank, each as `contribution` made it, into a tensor; at once, since they are short."""
 
     def close(self) -> None:
         """The event loop ends: stop everything; nothing needs to be told any more."""

@@ -5,11 +5,11 @@ it and travels at the same time. Must not know which parcels are wanted, or when
 """
 
 import asyncio
-import ctypes
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 
+from pccl.codec import contribution_bytes
 from pccl.core.effects import LaneClosed, PeerEvent, RunEnded, SendParcel, StartExchange
 from pccl.core.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
 from pccl.dataplane.parcels import Damaged, Exchanged, Inbox, wrap
@@ -109,8 +109,7 @@ class Express:
 
     def send(self, effect: SendParcel) -> None:
         """Send the input of a collective to everybody."""
-        given = self._data_plane.offers.find(effect.tag).send
-        contribution = ctypes.string_at(given.address, given.nbytes)
+        contribution = self._data_plane.contribution(effect.spec, self._data_plane.offers.find(effect.tag))
         self._sent = {number: kept for number, kept in self._sent.items() if number >= effect.oldest}
         self._sent[effect.parcel] = contribution
         parcel = wrap(effect.parcel, effect.oldest, contribution, self._data_plane.check(contribution))
@@ -183,10 +182,11 @@ class Express:
             return
         offers = self._data_plane.offers
         buffers = offers.find(effect.tag)
-        if any(len(each) != buffers.output.nbytes for each in contributions):
+        expected = contribution_bytes(effect.spec.codec, effect.spec.count, effect.spec.dtype)
+        if any(len(each) != expected for each in contributions):
             self._end(effect.attempt, "a parcel does not hold what its sender voted for")
             return
-        offers.began(effect.tag, Exchanged(buffers, contributions[effect.rank], len(contributions)))
+        offers.began(effect.tag, Exchanged(buffers, expected, len(contributions)))
         self._data_plane.reduce_all(effect.spec, contributions, buffers.output)
         self._forget(effect)
         self._end(effect.attempt, "")
