@@ -4,10 +4,12 @@ import hashlib
 
 import numpy as np
 
-from pccl import PCCLError
+from pccl import ErrorFeedback, PCCLError
 
 SMALL, LARGE = 100, 1_000_003
 """Elements: a contribution that travels with its vote, and one that goes around the ring in many segments."""
+
+FEEDBACK = {"coded": ErrorFeedback("minmax8"), "coded small": ErrorFeedback("minmax8")}
 
 MANY = [300_000, 100, 1, 90_000]
 FLIGHT = [SMALL, LARGE, 1, 200_000, SMALL, 30_000]
@@ -19,7 +21,7 @@ def make_call(communicator, call, share, tags=None, root=None):
     if call == "many":
         arrays = [np.full(count, share, ("float32", "int64")[place % 2]) for place, count in enumerate(MANY)]
         return {"0": end_of(lambda: (communicator.all_reduce_many(arrays), arrays), arrays, share)}
-    counts = {"small": [SMALL], "flight": FLIGHT}.get(call, [LARGE])
+    counts = {"small": [SMALL], "coded small": [SMALL], "flight": FLIGHT}.get(call, [LARGE])
     arrays = {tag: np.full(counts[tag], share, "float32") for tag in (tags or range(len(counts)))}
     # Every peer launches them in an order of its own.
     order = sorted(arrays, key=lambda tag: hash((share, tag)))
@@ -39,6 +41,9 @@ def launch(communicator, call, array, tag, root):
             return lambda: (work.wait(), [work.shares().output[:1]])  # Parts differ in length, and in nothing else.
         if call == "broadcast":
             work = communicator.broadcast(array, root, tag=tag, async_op=True)
+        elif call in FEEDBACK:
+            # Of equal numbers this codec loses nothing, and so there is nothing to carry.
+            work = communicator.all_reduce(array, tag=tag, quantize=FEEDBACK[call], async_op=True)
         else:
             work = communicator.all_reduce(array, tag=tag, async_op=True)
         return lambda: (work.wait(), [array])

@@ -9,9 +9,9 @@ import pytest
 
 from tests.e2e.harness import Ended, MasterProcess, PeerProcess, all_do, join
 
-CALLS = ["small", "large", "many", "flight", "gather", "scatter", "broadcast"]
-WITH_PARCELS = ["small", "flight"]
-ON_LANES = [call for call in CALLS if call != "small"]
+CALLS = ["small", "large", "many", "flight", "gather", "scatter", "broadcast", "coded", "coded small"]
+WITH_PARCELS = ["small", "flight", "coded small"]
+ON_LANES = [call for call in CALLS if "small" not in call]
 BOUND_S = 10.0
 """A death closes connections at once; what is left is a few rounds of votes on a busy machine."""
 
