@@ -125,8 +125,7 @@ nb::bytes encode_contribution(const pccl::Plan& plan, std::uintptr_t input, std:
                               std::uintptr_t lost) {
     const pccl::Coding use = coding(plan, carried, lost);
     std::string coded(use.bytes(plan.count), '\0');
-    pccl::encode_contribution(use, reinterpret_cast<std::uint8_t*>(coded.data()), {memory(input), 0, plan.count},
-                              plan.count * pccl::item_size(plan.type));
+    pccl::encode_contribution(use, reinterpret_cast<std::uint8_t*>(coded.data()), {memory(input), 0, plan.count});
     return nb::bytes(coded.data(), coded.size());
 }
 
@@ -139,6 +138,27 @@ void reduce_all_coded(const pccl::Plan& plan, std::uintptr_t out, const std::vec
     }
     if (all.empty()) throw nb::value_error("nothing to reduce");
     pccl::reduce_all(use, plan.type, memory(out), all, plan.count);
+}
+
+void bind_coding(nb::module_& module) {
+    module.def(
+        "encode",
+        [](const pccl::Plan& plan, std::uintptr_t coded, std::uintptr_t values) {
+            coding(plan, 0, 0).encode(memory(coded), {memory(values), 0, plan.count}, 0);
+        },
+        "Elements to codes, as in the first hop.");
+    module.def(
+        "fold",
+        [](const pccl::Plan& plan, std::uintptr_t coded, std::uintptr_t values) {
+            coding(plan, 0, 0).fold(memory(coded), {memory(values), 0, plan.count}, 0);
+        },
+        "Codes reduced with elements, as in a hop that reduces.");
+    module.def(
+        "decode",
+        [](const pccl::Plan& plan, std::uintptr_t values, std::uintptr_t coded) {
+            coding(plan, 0, 0).decode(memory(values), memory(coded), plan.count);
+        },
+        "Codes to elements, as in a hop that copies.");
 }
 
 void bind_exchange(nb::module_& module) {
@@ -230,6 +250,7 @@ NB_MODULE(_native, module) {
                "variant of the kernels chosen for it.");
     bind_kernels(module);
     bind_codecs(module);
+    bind_coding(module);
     bind_exchange(module);
     bind_plan(module);
     bind_run(module);

@@ -45,8 +45,10 @@ struct E3M0 {
         const u32 magnitude = value_bits & 0x7fffffffu;
         const u32 exponent = (magnitude + threshold) >> 23;
         const u32 normal = exponent > 127u ? 7u : exponent - 120u;
-        const float lowest = from_bits<float>(magnitude) * 0x1p29f;
-        const u32 small = lowest > static_cast<float>(static_cast<std::int32_t>(threshold)) ? 1u : 0u;
+        // Compared as integers, which have the same order.
+        const auto lowest = static_cast<std::int32_t>(bits_of(from_bits<float>(magnitude) * 0x1p29f));
+        const auto least = static_cast<std::int32_t>(bits_of(static_cast<float>(static_cast<std::int32_t>(threshold))));
+        const u32 small = lowest > least ? 1u : 0u;
         const u32 code = magnitude < (121u << 23) ? small : normal;
         return code == 0 ? 0u : code | ((value_bits >> 28) & 8u);
     }

@@ -22,10 +22,8 @@ struct Linear {
         const Real step = whole<Real>(upper);
         if (!(step > 0)) return write_zeros<bits>(codes, count);
         const Real per_step = Real{1} / step;
-        const auto limit = static_cast<Real>(most);
-        Packed<bits>::write(codes, count, [=](std::size_t i) {
-            return integer(clamped(rounding.moved(values[i] * per_step, i), -limit, limit));
-        });
+        Packed<bits>::write(
+            codes, count, [=](std::size_t i) { return integer(rounding.moved(values[i] * per_step, i), -most, most); });
     }
 
     template <class Real>

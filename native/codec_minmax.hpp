@@ -25,10 +25,8 @@ struct MinMax {
         const Real step = whole<Real>(upper);
         if (!(step > 0)) return write_zeros<bits>(codes, count);
         const Real per_step = Real{1} / step;
-        const auto limit = static_cast<Real>(most);
-        const Real from = low;
-        Packed<bits>::write(codes, count, [=](std::size_t i) {
-            return integer(clamped(rounding.moved((values[i] - from) * per_step, i), Real{0}, limit));
+        Packed<bits>::write(codes, count, [=, from = low](std::size_t i) {
+            return integer(rounding.moved((values[i] - from) * per_step, i), 0, most);
         });
     }
 

@@ -187,16 +187,13 @@ struct Stochastic {
     u32 threshold(std::size_t i) const { return drawn(i) >> 9; }
 };
 
-// The nearest integer, ties to even, in the low bits; of numbers of less than 22 bits.
+// The nearest integer, ties to even, but none beyond the bounds; of numbers of less than 22 bits.
 template <class Real>
-inline u32 integer(Real value) {
-    return static_cast<u32>(bits_of(value + Number<Real>::to_integer));
-}
-
-template <class Real>
-inline Real clamped(Real value, Real low, Real high) {
-    const Real above = value < low ? low : value;
-    return above > high ? high : above;
+inline u32 integer(Real value, std::int32_t low, std::int32_t high) {
+    constexpr auto zero = static_cast<u32>(__builtin_bit_cast(Bits<Real>, Number<Real>::to_integer));
+    const auto nearest = static_cast<std::int32_t>(static_cast<u32>(bits_of(value + Number<Real>::to_integer)) - zero);
+    const std::int32_t above = nearest < low ? low : nearest;
+    return static_cast<u32>(above > high ? high : above);
 }
 
 // ── codes in bytes ───────────────────────────────────────────────────────────────────────────────────────────────────

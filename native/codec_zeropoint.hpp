@@ -30,12 +30,11 @@ struct ZeroPoint {
             return write_zeros<bits>(codes, count);
         }
         const Real per_step = Real{1} / step;
-        const auto limit = static_cast<Real>(most);
-        const u32 zero = integer(clamped(-low * per_step, Real{0}, limit));
+        const u32 zero = integer(-low * per_step, 0, most);
         put(coded + sizeof(Upper<Real>), static_cast<u16>(zero));
-        const auto shift = static_cast<Real>(static_cast<std::int32_t>(zero & 0xffffu));
+        const auto shift = static_cast<Real>(static_cast<std::int32_t>(zero));
         Packed<bits>::write(codes, count, [=](std::size_t i) {
-            return integer(clamped(rounding.moved(values[i] * per_step + shift, i), Real{0}, limit));
+            return integer(rounding.moved(values[i] * per_step + shift, i), 0, most);
         });
     }
 

@@ -83,6 +83,8 @@ class Told:
         right = not getattr(self._rival, "sums", True) or bool(np.all(self._values == expected))
         # Sums of zeros stay zeros, however often they are summed.
         self._values.fill(0.0)
+        if (fill := getattr(self._rival, "fill", None)) is not None:
+            fill(self._values)
         return {"right": right, "first_s": first_s}
 
     def run(self, repetitions: int, hot: bool, together: bool) -> Facts:
