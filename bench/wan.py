@@ -1,6 +1,7 @@
 """All-reduce over an emulated wide-area network: how much of each host's rate, and how many round trips.
 
     sudo python bench/wan.py [--cases 2x1000 4x400] [--lanes 0 1 4 8 16] [--mb 64 256] [--rounds 2] [--gloo]
+    sudo python bench/wan.py --cases 2x200 4x200 --codecs none int8 int4 --mb 256
 
 Hosts are network namespaces of their own (see `wanlab`), and the master runs on the first of them. `2x1000` is two
 hosts that send 1000 Mbit/s each. Every number of lanes gets its own master and peers, started once; they take
@@ -12,6 +13,7 @@ the share of the hosts' rate (2(N-1)/N of the tensor, in each direction, votes i
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import statistics
@@ -25,14 +27,15 @@ SMALL_BYTES = 4096
 SMALL_REPETITIONS = 7
 
 
-def start_all(stack: contextlib.ExitStack, lab: WanLab, lanes: list[int], gloo: bool) -> list[Fleet]:
+def start_all(stack: contextlib.ExitStack, lab: WanLab, arguments: argparse.Namespace) -> list[Fleet]:
     hosts = range(lab.wan.hosts)
     places = [Place(tuple(lab.inside(host)), lab.address(host), "wan0") for host in hosts]
     fleets = []
-    for count in lanes:
-        name = f"ours, {count} lanes" if count else "ours, default"
-        fleets.append(stack.enter_context(fleet(name, len(places), {"lanes": count}, with_master(places))))
-    if gloo:
+    for count, codec in itertools.product(arguments.lanes, arguments.codecs or [""]):
+        name = ", ".join(["ours", f"{count} lanes" if count else "default", *filter(None, [codec])])
+        settings = {"lanes": count, "quantize": codec}
+        fleets.append(stack.enter_context(fleet(name, len(places), settings, with_master(places))))
+    if arguments.gloo:
         fleets.append(stack.enter_context(fleet("gloo", len(places), {}, each("gloo", places))))
     return fleets
 
@@ -87,7 +90,7 @@ def line(wan: Wan, rival: Fleet, nbytes: int, turns: Turns) -> dict[str, object]
 def run_case(wan: Wan, sizes: list[int], arguments: argparse.Namespace) -> list[dict[str, object]]:
     lines = []
     with WanLab(wan) as lab, contextlib.ExitStack() as stack:
-        fleets = start_all(stack, lab, arguments.lanes, arguments.gloo)
+        fleets = start_all(stack, lab, arguments)
         for nbytes in sizes:
             measured = measure(lab, fleets, nbytes, arguments.rounds)
             for rival in fleets:
@@ -111,6 +114,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", default=["2x1000", "4x400"], help="hosts x Mbit/s of each")
     parser.add_argument("--round-trip-ms", type=float, default=80.0)
     parser.add_argument("--lanes", type=int, nargs="+", default=[0])
+    parser.add_argument("--codecs", nargs="+", help='"none" and codecs that take turns, e.g. int8 int4')
     parser.add_argument("--mb", type=int, nargs="*", default=[64, 256], help="sizes in MiB beside 4 KB")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gloo", action="store_true")
