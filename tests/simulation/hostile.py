@@ -152,12 +152,17 @@ class HostileHost(PeerHost):
             case CloseMaster() if self.habits.stays:
                 pass
             case Dial(hello):
-                self._in_turn(hello.link, lanes.dial, self, effect)
+                self._in_turn(hello.link, self._dial, effect)
             case AcceptLane():
                 super().perform(effect)
                 self._stands((effect.link, effect.lane))
             case _:
                 super().perform(effect)
+
+    def _dial(self, effect: Dial) -> None:
+        """Late, perhaps: by now it may have dialled the same lane of its own accord."""
+        if (effect.hello.link, effect.hello.lane) not in self.lanes:
+            lanes.dial(self, effect)
 
     def exit(self) -> None:
         if self.crashed or not (self.habits.stays and self._is_connected()):

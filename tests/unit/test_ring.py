@@ -1,11 +1,13 @@
 """Rings and their neighbours, against brute force."""
 
 from itertools import permutations
+from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pccl.core.ring import Pair, arrange, pair, pairs
+from pccl.core.ring import Pair, arrange, mesh, pair, pairs
 from pccl.types import PeerId
 
 
@@ -41,3 +43,23 @@ def test_a_search_without_end_is_given_up() -> None:
     """Twenty peers, one of which nobody can reach: without the bound this would take years."""
     members = peers(20)
     assert arrange(members, [pair(members[19], other) for other in members[:19]]) is None
+
+
+@pytest.mark.parametrize("count", [9, 12, 30])
+def test_a_ring_of_many_is_found_between_pairs_that_cannot_reach_each_other(count: int) -> None:
+    """There is one for sure: only pairs that are no neighbours in a hidden one are avoided, up to a third of them."""
+    for seed in range(30):
+        random = Random(seed)
+        members = peers(count)
+        hidden = set(pairs(random.sample(members, count)))
+        avoid = [ends for ends in mesh(members) if ends not in hidden and random.random() < 0.3]
+        found = arrange(members, avoid)
+        assert found is not None
+        assert sorted(found) == members
+        assert not set(pairs(found)) & set(avoid)
+
+
+def test_peers_behind_nat_find_places_when_the_others_are_as_many() -> None:
+    members = peers(20)
+    assert arrange(members, mesh(members[5:15])) is not None
+    assert arrange(members, mesh(members[5:16])) is None

@@ -1,6 +1,6 @@
 """The order in which a group's peers pass data on, and the pairs of neighbours that follow from it. Pure functions."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations, permutations
 
 from pccl.types import PeerId
@@ -10,6 +10,11 @@ Pair = tuple[PeerId, PeerId]
 
 EXACT_MAX = 8
 """Up to this many members every order is tried: 5,040 at most, some milliseconds."""
+
+
+DETOURS_MAX = 20_000
+"""Steps of a search for a ring beyond one for each member: some ten milliseconds. Whoever needs more has so many pairs
+that cannot reach each other that the next failure would leave no ring anyway."""
 
 
 def pair(a: PeerId, b: PeerId) -> Pair:
@@ -42,31 +47,43 @@ def arrange(members: Sequence[PeerId], avoid: Collection[Pair]) -> tuple[PeerId,
     if len(order) <= EXACT_MAX:
         orders = ((order[0], *rest) for rest in permutations(order[1:]))
         return next((ring for ring in orders if _fits(ring, avoid)), None)
-    return _insert_one_by_one(order, avoid)
+    return _search(order, avoid)
 
 
 def _fits(ring: Sequence[PeerId], avoid: Collection[Pair]) -> bool:
     return not any(each in avoid for each in pairs(ring))
 
 
-def _insert_one_by_one(order: tuple[PeerId, ...], avoid: Collection[Pair]) -> tuple[PeerId, ...] | None:
-    """Those without conflicts first, in their order, then the others, each into the first gap where it fits.
+def _search(order: tuple[PeerId, ...], avoid: Collection[Pair]) -> tuple[PeerId, ...] | None:
+    """From peer to peer, always on to the one with the most conflicts, for it is the hardest to find a place for later;
+    back where that leads nowhere.
 
-    Peers behind NAT cannot reach one another but everybody else: they find gaps as long as the others outnumber them.
+    Peers behind NAT cannot reach one another but everybody else: they find places as long as the others are as many.
     """
-    conflicts = dict.fromkeys(order, 0)
+    conflicts: dict[PeerId, set[PeerId]] = {peer: set() for peer in order}
     for a, b in avoid:
         if a in conflicts and b in conflicts:
-            conflicts[a] += 1
-            conflicts[b] += 1
-    ring: list[PeerId] = []
-    for peer in sorted(order, key=lambda each: conflicts[each]):
-        place = next((gap for gap in range(len(ring), -1, -1) if _gap_fits(ring, gap, peer, avoid)), None)
-        if place is None:
-            return None
-        ring.insert(place, peer)
-    return tuple(ring) if _fits(ring, avoid) else None
+            conflicts[a].add(b)
+            conflicts[b].add(a)
+    hardest = sorted(order, key=lambda peer: -len(conflicts[peer]))
+    ring = hardest[:1]
+    placed = set(ring)
 
+    def after(peer: PeerId) -> Iterator[PeerId]:
+        return (each for each in hardest if each not in placed and each not in conflicts[peer])
 
-def _gap_fits(ring: list[PeerId], gap: int, peer: PeerId, avoid: Collection[Pair]) -> bool:
-    return not ring or not any(pair(peer, ring[side % len(ring)]) in avoid for side in (gap - 1, gap))
+    ways = [after(ring[0])]
+    for _ in range(len(order) + DETOURS_MAX):
+        peer = next(ways[-1], None)
+        if peer is None:
+            ways.pop()
+            placed.remove(ring.pop())
+            if not ways:
+                return None
+            continue
+        ring.append(peer)
+        placed.add(peer)
+        if len(ring) == len(order) and peer not in conflicts[ring[0]]:
+            return tuple(ring)
+        ways.append(after(peer))
+    return None
