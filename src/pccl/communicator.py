@@ -12,7 +12,6 @@ from typing import Any, Literal, Self, Unpack, overload
 from pccl.config import PeerConfig, PeerLimitSettings, choose_data_plane, configure_logging, switched_on
 from pccl.core.effects import Answer, ArePeersPending, Failure, InSync, Request, SyncShared, UpdateTopology
 from pccl.core.messages import CollectiveSpec
-from pccl.dataplane.buffers import Tensor
 from pccl.dataplane.device import Operands, contribution, operands
 from pccl.dataplane.manifest import Holding
 from pccl.dataplane.staging import Gathered, Pool
@@ -24,9 +23,8 @@ from pccl.descriptors import (
     codec_of,
 )
 from pccl.errors import UsageError, to_exception
-from pccl.membership import GOODBYE_S, Membership, leave_on_sigterm
-from pccl.net.data_plane import DataPlane
-from pccl.orders import Op, Quantize, how, of_descriptor, of_kind, of_many, of_tensor, operation, total
+from pccl.membership import GOODBYE_S, Membership, leave_on_sigterm, make_data_plane
+from pccl.orders import Op, Quantize, how, of_descriptor, of_kind, of_many, of_tensor, operation, spec_of, total
 from pccl.shared_state import SharedState, SharedStateSyncInfo, hashed, keep
 from pccl.shares import Shares, ShareWork, root_of
 from pccl.types import Attribute, CollectiveKind, PeerId, ReduceInfo, ReduceOp, Result, SharedStateSyncStrategy
@@ -64,7 +62,7 @@ class Communicator:
     ) -> None:
         configure_logging()
         self._config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, (listen, announce), limits)
-        self._data_plane = _data_plane(choose_data_plane(data_plane), self._config.limits.stall_s)
+        self._data_plane = make_data_plane(choose_data_plane(data_plane), self._config.limits.stall_s)
         self._sigterm = switched_on("sigterm", sigterm)
         self._process = os.getpid()
         self._membership: Membership | None = None
@@ -319,7 +317,7 @@ class Communicator:
         root is lost it raises `CollectiveAborted`, and the next call with that root `CallMismatch`: name another."""
         membership, call = self._connected("broadcast"), "broadcast"
         what = operands(tensor, tensor, call)
-        spec = _spec(CollectiveKind.BROADCAST, what.buffers.send, ReduceOp.SUM, root_of(root, membership.core.ring))
+        spec = spec_of(CollectiveKind.BROADCAST, what.buffers.send, ReduceOp.SUM, root_of(root, membership.core.ring))
         work = Work(membership.launch(of_kind(call, tag, spec, what, retry)), self)
         return work if async_op else work.wait()
 
@@ -337,7 +335,7 @@ class Communicator:
         """Give everybody in this group the tensors of all, in the order of `Shares.info.peers`. The result is new
         memory, since only its start decides how many take part."""
         what = contribution(tensor, "all_gather")
-        spec = _spec(CollectiveKind.ALL_GATHER, what.buffers.send, ReduceOp.SUM)
+        spec = spec_of(CollectiveKind.ALL_GATHER, what.buffers.send, ReduceOp.SUM)
         work = self._share("all_gather", tag, spec, (tensor, what), retry)
         return work if async_op else work.shares()
 
@@ -357,7 +355,7 @@ class Communicator:
         """Reduce a tensor with those of all peers of this group, and give each peer one part of the result: of equal
         length but for one element, in the order of ranks. `Shares.span` says which part is here."""
         what = contribution(tensor, "reduce_scatter")
-        spec = _spec(CollectiveKind.REDUCE_SCATTER, what.buffers.send, operation(op, "reduce_scatter"))
+        spec = spec_of(CollectiveKind.REDUCE_SCATTER, what.buffers.send, operation(op, "reduce_scatter"))
         work = self._share("reduce_scatter", tag, spec, (tensor, what), retry)
         return work if async_op else work.shares()
 
@@ -471,40 +469,26 @@ class Communicator:
         return _value(self._connected(what).call(request))
 
     def _connected(self, what: str) -> Membership:
-        self._check_process()
-        if self._closed:
-            raise UsageError(f"{what}: this Communicator was closed; build a new one")
+        self._check_open(what)
         if self._membership is None:
             raise UsageError(f"{what}: call connect first")
         return self._membership
 
     def _check_outside(self, what: str, n_attempts: int) -> None:
-        self._check_process()
-        if self._closed:
-            raise UsageError(f"{what}: this Communicator was closed; build a new one")
+        self._check_open(what)
         if self._membership is not None:
             raise UsageError(f"{what}: this Communicator is connected already; build a new one to join again")
         if n_attempts < 1:
             raise UsageError(f"{what}: n_attempts is {n_attempts}, but at least one attempt is needed")
 
+    def _check_open(self, what: str) -> None:
+        self._check_process()
+        if self._closed:
+            raise UsageError(f"{what}: this Communicator was closed; build a new one")
+
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise UsageError("this Communicator belongs to the process that built it, not to its forked children")
-
-
-def _data_plane(name: str, stall_s: float) -> DataPlane:
-    """Imported when chosen: whoever uses the one need not have what the other needs."""
-    if name == "reference":
-        from pccl.dataplane.reference import ReferencePlane
-
-        return ReferencePlane(stall_s)
-    from pccl.dataplane.native import NativePlane
-
-    return NativePlane(stall_s)
-
-
-def _spec(kind: CollectiveKind, given: Tensor, op: ReduceOp, root: str = "") -> CollectiveSpec:
-    return CollectiveSpec(given.count, given.dtype, op, kind=kind, root=root)
 
 
 def _value(answer: Answer) -> Answer:

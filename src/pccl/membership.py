@@ -63,6 +63,17 @@ EXIT_GOODBYE_S = 1.0
 _CLOSED = Failure(FailureKind.CLOSED, "this Communicator was closed; build a new one to go on")
 
 
+def make_data_plane(name: str, stall_s: float) -> DataPlane:
+    """Imported when chosen: whoever uses the one need not have what the other needs."""
+    if name == "reference":
+        from pccl.dataplane.reference import ReferencePlane
+
+        return ReferencePlane(stall_s)
+    from pccl.dataplane.native import NativePlane
+
+    return NativePlane(stall_s)
+
+
 class Membership:
     """A peer's connection to a run. All methods may be called by any thread."""
 

@@ -11,14 +11,14 @@ from msgspec.structs import replace
 
 from pccl.codec import Codec
 from pccl.core.messages import CollectiveSpec
-from pccl.dataplane.buffers import Buffers
+from pccl.dataplane.buffers import Buffers, Tensor
 from pccl.dataplane.device import Operands
 from pccl.dataplane.staging import Gathered
 from pccl.descriptors import ReduceOpDescriptor, codec_of
 from pccl.errors import UsageError
 from pccl.feedback import ErrorFeedback
 from pccl.transaction import Order, Part
-from pccl.types import TAG_MAX, ReduceInfo, ReduceOp, Result, part_tag
+from pccl.types import TAG_MAX, CollectiveKind, ReduceInfo, ReduceOp, Result, part_tag
 
 Op = ReduceOp | str | int
 """An operation: `ReduceOp.AVG`, its name in any case, or its number."""
@@ -103,6 +103,11 @@ def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, way: How) -> 
         raise
     order = way.order(call, tag, parts, gathered.deliver)
     return dataclasses.replace(order, deliver_at_once=gathered.quick, release=gathered.release)
+
+
+def spec_of(kind: CollectiveKind, given: Tensor, op: ReduceOp, root: str = "") -> CollectiveSpec:
+    """Of a collective of another kind than all-reduce, over the tensor that this peer brings."""
+    return CollectiveSpec(given.count, given.dtype, op, kind=kind, root=root)
 
 
 def of_kind(call: str, tag: int, spec: CollectiveSpec, what: Operands, retry: bool) -> Order:
