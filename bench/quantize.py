@@ -1,11 +1,11 @@
-"""What coding costs and what it gains on one machine: kernels beside memcpy and pypiquant, all-reduces beside plain ones.
+"""What coding costs and gains on one machine: kernels beside memcpy and pypiquant, coded all-reduces beside plain ones.
 
-    python bench/quantize.py [kernels|all-reduce] [--peers 2 4] [--sizes 64M 256M] [--codecs none int8 int4] [--rounds 5]
+    python bench/quantize.py [kernels|all-reduce] [--peers 2 4] [--sizes 64M 256M] [--codecs none int8] [--rounds 5]
 
 `kernels`: GB of float32 per second of CPU time, one thread, tensors that fit the second-level cache and ones that fit
 none; the whole of what a hop does, metadata included: `encode`, `fold` (decode, add, encode) and `decode`. Beside it
-memcpy, and pypiquant, the quantiser of PCCL, if it is installed (pip install pypiquant), which codes whole tensors
-with one scale.
+memcpy, and pypiquant, the quantiser of PCCL, if it is installed (pip install pypiquant), which codes whole tensors with
+one scale.
 
 `all-reduce`: float32 AVG in place over loopback, through the public call. One fleet of processes for each codec, that
 take turns; medians, and how much faster each is than `none` in the same run.
@@ -44,35 +44,27 @@ Line = dict[str, object]
 
 
 def gb_per_cpu_s(nbytes: int, call: Callable[[], object]) -> float:
-    """The best of some tries. CPU time of this thread: whatever else the machine does is not counted."""
-    began = time.thread_time()
+    """The best of some tries. CPU time: whatever else the machine does is hardly counted."""
+    call()  # fresh pages, cold caches
+    began = time.process_time()
     call()
-    repetitions = max(1, int(MEASURE_S / max(1e-7, time.thread_time() - began)))
+    repetitions = max(1, int(MEASURE_S / max(1e-7, time.process_time() - began)))
     best = float("inf")
     for _ in range(TRIES):
-        began = time.thread_time()
+        began = time.process_time()
         for _ in range(repetitions):
             call()
-        best = min(best, (time.thread_time() - began) / repetitions)
+        best = min(best, (time.process_time() - began) / repetitions)
     return nbytes / best / 1e9
 
 
 def kernel_lines(where: str, count: int) -> list[Line]:
     values = np.random.default_rng(0).standard_normal(count).astype(np.float32)
     out = np.empty_like(values)
-    rates: dict[str, dict[str, float]] = {}
-    rates["memcpy"] = {"copy": gb_per_cpu_s(values.nbytes, lambda: np.copyto(out, values))}
+    rates = {"memcpy": {"encode": gb_per_cpu_s(values.nbytes, lambda: np.copyto(out, values))}}
     for name in CODES:
-        for codec in (Codec(name), Codec(name, stochastic=True)):
-            plan = parameters(CollectiveSpec(count, DataType.FLOAT, ReduceOp.SUM, str(codec)))
-            coded = np.zeros(codec.coded_bytes(count, DataType.FLOAT), np.uint8)
-            rates[name + (" stochastic" if codec.stochastic else "")] = {
-                "encode": gb_per_cpu_s(
-                    values.nbytes, lambda: _native.encode(plan, coded.ctypes.data, values.ctypes.data)
-                ),
-                "decode": gb_per_cpu_s(values.nbytes, lambda: _native.decode(plan, out.ctypes.data, coded.ctypes.data)),
-                "fold": gb_per_cpu_s(values.nbytes, lambda: _native.fold(plan, coded.ctypes.data, values.ctypes.data)),
-            }
+        rates[name] = codec_rates(Codec(name), values, out)
+        rates[f"{name} stochastic"] = codec_rates(Codec(name, stochastic=True), values, out)
     rates |= piquant_rates(values, out)
     return [
         {"bench": "kernels", "where": where, "codec": codec, **{what: round(rate, 2) for what, rate in each.items()}}
@@ -80,37 +72,45 @@ def kernel_lines(where: str, count: int) -> list[Line]:
     ]
 
 
+def codec_rates(codec: Codec, values: np.ndarray, out: np.ndarray) -> dict[str, float]:
+    plan = parameters(CollectiveSpec(len(values), DataType.FLOAT, ReduceOp.SUM, str(codec)))
+    codes = np.zeros(codec.coded_bytes(len(values), DataType.FLOAT), np.uint8)
+    coded, given, back = codes.ctypes.data, values.ctypes.data, out.ctypes.data
+    return {
+        "encode": gb_per_cpu_s(values.nbytes, lambda: _native.encode(plan, coded, given)),
+        "decode": gb_per_cpu_s(values.nbytes, lambda: _native.decode(plan, back, coded)),
+        "fold": gb_per_cpu_s(values.nbytes, lambda: _native.fold(plan, coded, given)),
+    }
+
+
 def piquant_rates(values: np.ndarray, out: np.ndarray) -> dict[str, dict[str, float]]:
-    """With one thread, as ours; nothing where it is not installed. It needs torch, whose tensors share the memory."""
+    """Of PCCL's quantiser, with one thread as ours; nothing where it is not installed."""
     if importlib.util.find_spec("piquant") is None:
         return {}
-    piquant, torch = importlib.import_module("piquant"), importlib.import_module("torch")
-    tensor, back = torch.from_numpy(values), torch.from_numpy(out)
-    context, quint8 = piquant.Context(num_threads=1), torch.quint8
-    scale, zero = piquant.torch.compute_quant_params(tensor, dtype=quint8, ctx=context)
-    coded = torch.empty(len(values), dtype=torch.uint8)
-    given = {"scale": scale, "zero_point": zero, "ctx": context}
+    piquant = importlib.import_module("piquant")
+    context, real, code = piquant.Context(1), piquant.DataType.F32, piquant.DataType.UINT8
+    given, back, count = values.ctypes.data, out.ctypes.data, len(values)
+    codes = np.zeros(count, np.uint8)
+    coded, nearest, rewrite = codes.ctypes.data, piquant.RoundMode.NEAREST, piquant.ReduceOp.SET
+    scale, zero = context.compute_quant_params_ptr_float32(given, code, count)
 
     def encode() -> None:
         """As PCCL does it: a pass over the tensor for its parameters, and one for its codes."""
-        piquant.torch.compute_quant_params(tensor, dtype=quint8, ctx=context)
-        piquant.torch.quantize(tensor, **given, dtype=quint8, out=coded)
+        scale, zero = context.compute_quant_params_ptr_float32(given, code, count)
+        context.quantize_ptr(given, real, coded, code, count, scale, zero, nearest)
 
-    return {
-        "piquant uint8": {
-            "encode": gb_per_cpu_s(values.nbytes, encode),
-            "decode": gb_per_cpu_s(values.nbytes, lambda: piquant.torch.dequantize(coded, **given, out=back)),
-        }
-    }
+    def decode() -> None:
+        context.dequantize_ptr(coded, code, back, real, count, scale, zero, rewrite)
+
+    rates = {"encode": gb_per_cpu_s(values.nbytes, encode), "decode": gb_per_cpu_s(values.nbytes, decode)}
+    return {"piquant uint8": rates}
 
 
 def kernel_table(lines: list[Line]) -> None:
     print("\nGB of float32 per second of CPU time: encode | fold | decode")
     for line in lines:
-        cells = [
-            line.get(what, line.get("copy") if what == "encode" else None) for what in ("encode", "fold", "decode")
-        ]
-        print(f"{line['where']!s:>10} {line['codec']!s:>24} " + " | ".join(f"{cell or 0:6.1f}" for cell in cells))
+        cells = " | ".join(f"{line.get(what, '')!s:>6}" for what in ("encode", "fold", "decode"))
+        print(f"{line['where']!s:>10} {line['codec']!s:>24} {cells}")
 
 
 # ── all-reduces ──────────────────────────────────────────────────────────────────────────────────────────────────────

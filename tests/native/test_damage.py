@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from pccl.codec import NONE
 from pccl.core.messages import SEGMENT_BYTES_MAX
 from pccl.dataplane.arithmetic import check
 from pccl.dataplane.segments import HEADER_BYTES, Header
@@ -76,7 +77,7 @@ class Relay:
 class Scene:
     """A ring of three or two in which the first stripe from rank 0 to rank 1 goes through a relay."""
 
-    def __init__(self, seed, kind, relay):
+    def __init__(self, seed, kind, relay, codec=NONE):
         self.draw = random.Random(seed)
         self.rig = Rig(2 + seed % 2, 1 + seed % 3)
         self.relay = relay
@@ -84,7 +85,8 @@ class Scene:
             end.close()
         self.rig.links[0][0] = (relay.near, relay.far)
         self.rig.attempt = 40  # so that a flipped bit can make it smaller
-        self.work = Work(DataType.INT32, ReduceOp.SUM, 3_001, 1_000)
+        dtype = DataType.INT32 if codec == NONE else DataType.FLOAT
+        self.work = Work(dtype, ReduceOp.SUM, 3_001, 1_000, codec=codec)
         self.inputs = oracle.inputs(np.random.default_rng(seed), *self.work[:3], self.rig.size)
         self.sends = copies(self.inputs)
         in_place = self.draw.random() < 0.7
