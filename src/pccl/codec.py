@@ -17,7 +17,7 @@ precision of too many others."""
 
 BLOCK = 256
 """The default: for int8 0.8 % more bytes than without metadata, for int4 1.6 %, and the least error that can be had.
-Each doubling saves half of these bytes and costs 4 to 6 % of precision for normal values, more for others
+Each doubling saves half of these bytes and costs 6 % of precision for normal values, a third for heavy-tailed ones
 (docs/quantisation.md)."""
 
 SEED_MAX = 2**63 - 1

@@ -9,11 +9,13 @@ import pccl
 from pccl import (
     AsyncReduceHandle,
     Attribute,
+    Codec,
     CollectiveAborted,
     Communicator,
     DataType,
     DeviceType,
     DistributionHint,
+    ErrorFeedback,
     MasterNode,
     PCCLError,
     PeerId,
@@ -73,6 +75,16 @@ def failing(comm: Communicator) -> None:
     except PCCLError as error:
         assert_type(error.result, Result)
     PCCLError.check(Result.SUCCESS, "all_reduce")
+
+
+def quantised(comm: Communicator, tensor: bytearray) -> None:
+    feedback = ErrorFeedback(Codec("int4", block=512, stochastic=True, seed=7))
+    assert_type(comm.all_reduce(tensor, quantize="int8"), ReduceInfo)
+    assert_type(comm.all_reduce(tensor, quantize=Codec("e3m0"), async_op=True), Work)
+    assert_type(comm.all_reduce_many([tensor], quantize=feedback, op="avg"), ReduceInfo)
+    assert_type(feedback.codec, Codec)
+    feedback.load_state_dict(feedback.state_dict())
+    feedback.reset(3)
 
 
 def as_in_pccl(send: np.ndarray[tuple[int], np.dtype[np.float32]]) -> None:
