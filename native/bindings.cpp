@@ -121,11 +121,11 @@ pccl::Coding coding(const pccl::Plan& plan, std::uintptr_t carried, std::uintptr
     return {plan.codec, plan.type, plan.op, {memory(carried), memory(lost)}};
 }
 
-nb::bytes encode_contribution(const pccl::Plan& plan, std::uintptr_t input, std::uintptr_t carried,
+nb::bytes encode_contribution(const pccl::Plan& plan, std::uintptr_t input, std::uint64_t draw, std::uintptr_t carried,
                               std::uintptr_t lost) {
     const pccl::Coding use = coding(plan, carried, lost);
     std::string coded(use.bytes(plan.count), '\0');
-    pccl::encode_contribution(use, reinterpret_cast<std::uint8_t*>(coded.data()), {memory(input), 0, plan.count});
+    pccl::encode_contribution(use, reinterpret_cast<std::uint8_t*>(coded.data()), {memory(input), 0, plan.count}, draw);
     return nb::bytes(coded.data(), coded.size());
 }
 

@@ -44,11 +44,6 @@ class Coding {
     void reduce_all(std::uint8_t* output, const std::uint8_t* const* contributions, std::size_t peers,
                     std::size_t count) const;
 
-    // Of the elements; nothing where random rounding does not need it.
-    std::uint64_t check(const Stretch& own) const {
-        return choice_.stochastic ? kernels_.check(own.values, own.count * item_) : 0;
-    }
-
     // Where random numbers begin: a function of what all peers know, and of what tells codings apart.
     std::uint64_t stream(std::uint64_t tag, std::uint64_t attempt, std::uint64_t hop) const;
 

@@ -47,10 +47,9 @@ void reduce_all(DataType type, ReduceOp op, std::uint8_t* out, const std::vector
     settle_nans(type, out, count);
 }
 
-void encode_contribution(const Coding& coding, std::uint8_t* coded, const Stretch& own) {
+void encode_contribution(const Coding& coding, std::uint8_t* coded, const Stretch& own, std::uint64_t draw) {
     const PlainFloats guard;
-    // Nobody has numbered this collective yet. What tells it from others, and us from other peers, is what we bring.
-    coding.encode(coded, own, coding.stream(0, 0, coding.check(own)));
+    coding.encode(coded, own, coding.stream(draw, 0, 0));
 }
 
 void reduce_all(const Coding& coding, DataType type, std::uint8_t* out,

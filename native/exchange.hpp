@@ -19,7 +19,7 @@ void reduce_all(DataType type, ReduceOp op, std::uint8_t* out, const std::vector
                 std::size_t count);
 
 // With a codec every contribution is coded once, by its owner, and decoded by all.
-void encode_contribution(const Coding& coding, std::uint8_t* coded, const Stretch& own);
+void encode_contribution(const Coding& coding, std::uint8_t* coded, const Stretch& own, std::uint64_t draw);
 void reduce_all(const Coding& coding, DataType type, std::uint8_t* out,
                 const std::vector<const std::uint8_t*>& contributions, std::size_t count);
 

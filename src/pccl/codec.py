@@ -4,7 +4,9 @@ Owns the names, the choices that come with one, and their form in a collective's
 anything is coded: `dataplane/codecs/` and `native/codec_*.hpp` do. docs/quantisation.md compares them.
 """
 
-from msgspec import Struct
+import operator
+
+from msgspec import Struct, structs
 
 from pccl.types import DataType, ReduceOp
 
@@ -68,8 +70,13 @@ class Codec(Struct, frozen=True):
     """Of the random numbers, the same on all peers; each collective draws others by itself."""
 
     def __post_init__(self) -> None:
-        if self.name not in CODES:
+        if not isinstance(self.name, str) or self.name not in CODES:
             raise ValueError(f"there is no codec {self.name!r}; there are {', '.join(CODES)}")
+        for field in ("block", "seed"):  # also those of numpy; what is no integer could not be told to others
+            try:
+                structs.force_setattr(self, field, int(operator.index(getattr(self, field))))
+            except TypeError:
+                raise ValueError(f"a {field} of {getattr(self, field)!r}: it must be a whole number") from None
         if not BLOCK_MIN <= self.block <= BLOCK_MAX or self.block & (self.block - 1):
             raise ValueError(f"a block of {self.block}: it must be a power of two from {BLOCK_MIN} to {BLOCK_MAX}")
         if not 0 <= self.seed <= SEED_MAX:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from pccl.codec import Codec
 from pccl.dataplane.buffers import Feedback, Tensor, fresh
 from pccl.errors import UsageError
-from pccl.types import DataType, Result
+from pccl.types import TAG_MAX, DataType, Result, tag_name
 
 _FORMATS = {DataType.FLOAT: "f", DataType.DOUBLE: "d"}
 
@@ -23,6 +23,8 @@ class _Kept(Struct):
 
     carried: Tensor
     lost: Tensor
+    known: bool = False
+    """Something is carried: a collective was committed, or a state was loaded."""
 
 
 class ErrorFeedback:
@@ -37,7 +39,10 @@ class ErrorFeedback:
     for tensors of float64 they are that; two of them are held for each element."""
 
     def __init__(self, codec: Codec | str) -> None:
-        self.codec = Codec(codec) if isinstance(codec, str) else codec
+        try:
+            self.codec = codec if isinstance(codec, Codec) else Codec(codec)
+        except ValueError as error:
+            raise UsageError(f"ErrorFeedback: {error}", Result.INVALID_ARGUMENT) from None
         self._lock = threading.Lock()
         self._kept: dict[int, _Kept] = {}
 
@@ -46,12 +51,14 @@ class ErrorFeedback:
         real = DataType.DOUBLE if dtype is DataType.DOUBLE else DataType.FLOAT
         with self._lock:
             kept = self._kept.get(tag)
-            if kept is None:
+            fits = kept is not None and (kept.carried.count, kept.carried.dtype) == (count, real)
+            if kept is None or not (fits or kept.known):
                 kept = self._kept[tag] = _Kept(fresh(count, real), fresh(count, real))
-            if (kept.carried.count, kept.carried.dtype) != (count, real):
+            elif not fits:
                 raise UsageError(
-                    f"error feedback: what is kept for tag {tag} are {kept.carried.count} x {kept.carried.dtype.name}, "
-                    f"and this tensor needs {count} x {real.name}; use another tag for it, or call reset({tag}) first",
+                    f"error feedback: what is kept for {tag_name(tag)} are {kept.carried.count} x "
+                    f"{kept.carried.dtype.name}, and this tensor needs {count} x {real.name}; use another tag for it, "
+                    f"or call reset({tag & TAG_MAX}) first",
                     Result.INVALID_ARGUMENT,
                 )
             return Feedback(kept.carried, kept.lost)
@@ -61,15 +68,13 @@ class ErrorFeedback:
         with self._lock:
             kept = self._kept.get(tag)
             if kept is not None:
-                kept.carried, kept.lost = kept.lost, kept.carried
+                kept.carried, kept.lost, kept.known = kept.lost, kept.carried, True
 
     def reset(self, tag: int | None = None) -> None:
         """Forget what is kept for a tag, or for all. Not while a collective with it is in flight."""
         with self._lock:
-            if tag is None:
-                self._kept.clear()
-            else:
-                self._kept.pop(tag, None)
+            # A call over several types of elements has parts with tags of their own.
+            self._kept = {key: kept for key, kept in self._kept.items() if tag not in (None, key & TAG_MAX)}
 
     # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -77,7 +82,7 @@ class ErrorFeedback:
         """A copy of all that is kept, of plain values: the codec's name, and of each tag an `array` of residuals.
         Collectives in flight are not in it."""
         with self._lock:
-            residuals = {tag: _copied(kept.carried) for tag, kept in self._kept.items()}
+            residuals = {tag: _copied(kept.carried) for tag, kept in self._kept.items() if kept.known}
         return {"codec": str(self.codec), "residuals": residuals}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -88,7 +93,13 @@ class ErrorFeedback:
                 "ErrorFeedback with the codec that was saved, or begin without a state",
                 Result.INVALID_ARGUMENT,
             )
-        kept = {int(tag): _filled(values) for tag, values in state["residuals"].items()}
+        try:
+            kept = {int(tag): _filled(values) for tag, values in state["residuals"].items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UsageError(
+                f"error feedback: this is no state of an ErrorFeedback ({error!r}); pass what state_dict gave",
+                Result.INVALID_ARGUMENT,
+            ) from None
         with self._lock:
             self._kept = kept
 
@@ -108,4 +119,4 @@ def _filled(values: Any) -> _Kept:
     count, dtype = view.nbytes // view.itemsize, dtypes[view.format]
     carried = fresh(count, dtype)
     memoryview(carried.owner)[: view.nbytes] = view.cast("B")
-    return _Kept(carried, fresh(count, dtype))
+    return _Kept(carried, fresh(count, dtype), True)

@@ -5,6 +5,7 @@ Owns their checks. Must not know communicators, or how an order is carried out.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -52,9 +53,8 @@ class How(Struct, frozen=True):
             refusal = f"error feedback is for sums and averages, not for {spec.op.name}; pass its codec alone"
         if refusal:
             raise UsageError(f"{call}: {refusal}", Result.INVALID_ARGUMENT)
-        if self.feedback is not None:
-            buffers = replace(buffers, feedback=self.feedback.lend(tag, spec.count, spec.dtype))
-        return Part(tag, replace(spec, codec=str(self.codec)), buffers)
+        lend = None if self.feedback is None else partial(self.feedback.lend, tag, spec.count, spec.dtype)
+        return Part(tag, replace(spec, codec=str(self.codec)), buffers, lend)
 
     def order(self, call: str, tag: int, parts: list[Part], deliver: Callable[[], object] | None) -> Order:
         """Of such collectives. What was lost is kept once all are committed, together with their results."""
@@ -80,7 +80,7 @@ def how(call: str, retry: bool, quantize: Quantize | None, options: Codec | None
     if isinstance(quantize, ErrorFeedback):
         return How(retry, quantize.codec, quantize)
     try:
-        return How(retry, Codec(quantize) if isinstance(quantize, str) else quantize)
+        return How(retry, quantize if isinstance(quantize, Codec) else Codec(quantize))
     except ValueError as error:
         raise UsageError(f"{call}: quantize: {error}", Result.INVALID_ARGUMENT) from None
 

@@ -19,7 +19,7 @@ from typing import Protocol
 
 from pccl.core.effects import Answer, Collective, Committed, Failure, FailureKind
 from pccl.core.messages import CollectiveSpec
-from pccl.dataplane.buffers import Buffers, Tensor
+from pccl.dataplane.buffers import Buffers, Feedback, Tensor
 from pccl.dataplane.offers import Offers
 from pccl.errors import UsageError, to_exception
 from pccl.types import ReduceInfo
@@ -38,6 +38,9 @@ class Part:
     tag: int
     spec: CollectiveSpec
     buffers: Buffers
+    lend: Callable[[], Feedback] | None = None
+    """What coding has lost before, and room for what it loses now. Asked for once the tag is ours: until then another
+    call may have it in use."""
     answer: Answer = None
     """Of its latest attempt."""
     output: Tensor | None = None
@@ -105,6 +108,8 @@ class Transaction:
             for part in self.order.parts:
                 offers.offer(part.tag, part.buffers)
                 offered.append(part.tag)
+                if part.lend is not None:
+                    offers.lend(part.tag, part.lend())
         except UsageError as error:
             for tag in offered:
                 offers.withdraw(tag)

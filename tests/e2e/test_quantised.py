@@ -204,6 +204,20 @@ def test_feedback_makes_good_what_was_lost(pair, op, count):
     assert off["feedback"] < off["plain"] / 5
 
 
+@pytest.mark.parametrize("count", [SMALL, COUNT])
+def test_random_rounding_of_the_same_values_differs_from_round_to_round(pair, count):
+    """Also in an exchange, which is coded before it has a number: else averages over rounds would gain nothing."""
+    rounds, given = 16, shares(count)[0]
+    results = []
+    for _ in range(rounds):
+        arrays = [given.copy(), given.copy()]
+        reduce(pair, arrays, lambda it, array: it.all_reduce(array, op="avg", quantize=Codec("int4", stochastic=True)))
+        assert arrays[0].tobytes() == arrays[1].tobytes()
+        results.append(arrays[0])
+    off = [np.abs(each - given).mean() for each in (results[0], np.mean(results, axis=0))]
+    assert off[1] < off[0] / 2
+
+
 def test_feedback_is_untouched_by_what_is_not_committed(pair):
     """Of all the ways to fail, one whose run had begun is in `test_kills.py`; here the other peer disagrees."""
     feedback = [ErrorFeedback("int4"), ErrorFeedback("int4")]
@@ -240,6 +254,7 @@ def test_feedback_can_be_saved_and_loaded(pair):
 def test_feedback_of_another_tensor_is_refused(pair):
     feedback = ErrorFeedback("int8")
     feedback.lend(5, 100, DataType.FLOAT)
+    feedback.keep(5)
     with pytest.raises(UsageError, match=r"for tag 5 are 100 x FLOAT, and this tensor needs 3 x FLOAT.*reset\(5\)"):
         pair[0].all_reduce(np.ones(3, np.float32), quantize=feedback, tag=5)
     feedback.reset(5)

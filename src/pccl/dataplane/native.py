@@ -109,11 +109,11 @@ class NativePlane:
         """See `DataPlane`."""
         return _native.check_bytes(contribution)
 
-    def contribution(self, spec: CollectiveSpec, buffers: Buffers) -> bytes:
+    def contribution(self, spec: CollectiveSpec, buffers: Buffers, draw: int) -> bytes:
         """See `DataPlane`."""
         if spec.codec == NONE:
             return ctypes.string_at(buffers.send.address, buffers.send.nbytes)
-        return _native.encode_contribution(parameters(spec), buffers.send.address, *_feedback(buffers))
+        return _native.encode_contribution(parameters(spec), buffers.send.address, draw, *_feedback(buffers))
 
     def reduce_all(self, spec: CollectiveSpec, contributions: list[bytes], out: Tensor) -> None:
         """See `DataPlane`."""

@@ -9,9 +9,10 @@ import threading
 from typing import Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from pccl.core.effects import StartRun
-from pccl.dataplane.buffers import Buffers, Tensor, fresh
+from pccl.dataplane.buffers import Buffers, Feedback, Tensor, fresh
 from pccl.dataplane.segments import output_count
 from pccl.errors import UsageError
 from pccl.types import Result
@@ -85,6 +86,11 @@ class Offers:
             ):
                 return tag
         return None
+
+    def lend(self, tag: int, feedback: Feedback) -> None:
+        """With what was offered for this tag goes what coding has lost before."""
+        with self._lock:
+            self._buffers[tag] = replace(self._buffers[tag], feedback=feedback)
 
     def find(self, tag: int) -> Buffers:
         """The buffers of a collective that travels with its vote: they were offered before, and the result is as long

@@ -123,14 +123,13 @@ class ReferencePlane:
         """See `DataPlane`."""
         return check(np.frombuffer(contribution, np.uint8))
 
-    def contribution(self, spec: CollectiveSpec, buffers: Buffers) -> bytes:
+    def contribution(self, spec: CollectiveSpec, buffers: Buffers, draw: int) -> bytes:
         """See `DataPlane`."""
         given, codec = memory(buffers.send), Codec.parse(spec.codec)
         if codec is None:
             return given.tobytes()
         shares = CodedShares(Coding(codec, spec.dtype, spec.op), buffers.feedback)
-        # Nobody has numbered this collective yet. What tells it from others, and us from other peers, is what we bring.
-        return shares.encode(given, 0, (0, 0, check(given))).tobytes()
+        return shares.encode(given, 0, (draw, 0, 0)).tobytes()
 
     def reduce_all(self, spec: CollectiveSpec, contributions: list[bytes], out: Tensor) -> None:
         """See `DataPlane`."""

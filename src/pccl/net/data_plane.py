@@ -31,8 +31,9 @@ class DataPlane(Protocol):
     def check(self, contribution: bytes) -> int:
         """64 bits that tell damaged bytes from whole ones."""
 
-    def contribution(self, spec: CollectiveSpec, buffers: Buffers) -> bytes:
-        """What this peer brings to an exchange, as it travels: its elements, or their codes."""
+    def contribution(self, spec: CollectiveSpec, buffers: Buffers, draw: int) -> bytes:
+        """What this peer brings to an exchange, as it travels: its elements, or their codes. Random rounding begins
+        with `draw`, which must be another one for each."""
 
     def reduce_all(self, spec: CollectiveSpec, contributions: list[bytes], out: Tensor) -> None:
         """Reduce these, by rank, each as `contribution` made it, into a tensor; at once, since they are short."""

@@ -5,6 +5,7 @@ it and travels at the same time. Must not know which parcels are wanted, or when
 """
 
 import asyncio
+import secrets
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -74,6 +75,9 @@ class Express:
         self._lanes: dict[LaneKey, _ExpressLane] = {}
         self._sent: dict[int, bytes] = {}
         """Our contributions, by the numbers of their parcels: what was sent is what is reduced."""
+        self._first_draw = secrets.randbits(62)
+        """Contributions are rounded at random, if at all, before the master has numbered their collective; and no other
+        peer may draw the same, for then the errors of equal contributions would not cancel out."""
         self._waiting: dict[int, _Exchange] = {}
         """By attempt."""
 
@@ -109,7 +113,8 @@ class Express:
 
     def send(self, effect: SendParcel) -> None:
         """Send the input of a collective to everybody."""
-        contribution = self._data_plane.contribution(effect.spec, self._data_plane.offers.find(effect.tag))
+        draw = self._first_draw + effect.parcel
+        contribution = self._data_plane.contribution(effect.spec, self._data_plane.offers.find(effect.tag), draw)
         self._sent = {number: kept for number, kept in self._sent.items() if number >= effect.oldest}
         self._sent[effect.parcel] = contribution
         parcel = wrap(effect.parcel, effect.oldest, contribution, self._data_plane.check(contribution))
