@@ -186,11 +186,12 @@ def visit(person: Person) -> Script:
 
 def _ask(*requests: Request) -> Answers:
     answers = yield Ask(requests)
-    kinds = [answer.kind for answer in answers if isinstance(answer, Failure)]
-    if any(kind not in _STAYS for kind in kinds):
+    failures = [answer for answer in answers if isinstance(answer, Failure)]
+    if any(failure.kind not in _STAYS for failure in failures):
         raise Out
-    if FailureKind.MISMATCH in kinds:
-        raise OutOfStep
+    for failure in failures:
+        if failure.kind is FailureKind.MISMATCH:
+            raise OutOfStep(failure.reason)
     return answers
 
 
@@ -239,10 +240,12 @@ def _sync(person: Person) -> Script:
         strategy = SharedStateSyncStrategy.RECEIVE_ONLY if shy else SharedStateSyncStrategy.ENFORCE_POPULAR
         try:
             (answer,) = yield from _ask(SyncShared(host.revision, strategy, LAYOUT, host.word))
-        except OutOfStep:
-            if host.torn:  # Perhaps nobody is left who has a whole one: begin anew.
-                host.word, host.torn = b"anew %11d" % host.revision, False
-            raise
+        except OutOfStep as error:
+            if not (host.torn and "nobody offers" in str(error)):
+                raise
+            # Nobody is left who has a whole one. Whoever reads that begins anew, and is still in step.
+            host.word, host.torn = b"anew %11d" % host.revision, False
+            continue
         if isinstance(answer, InSync):
             host.revision, host.torn = answer.revision, False
             return
