@@ -55,8 +55,11 @@ class TensorInfo:
         self.dtype = DataType(dtype)
         self.device_type: DeviceType = device_type
         self.allow_content_inequality = allow_content_inequality
-        self._tensor = Tensor(data_ptr, numel, self.dtype, None)
-        self._on_device: Any = None
+        self._tensor: Tensor | None = Tensor(data_ptr, numel, self.dtype, None)
+        self._array: Any = None
+        """What it was made from; None for a bare `data_ptr`."""
+        self._host: Any = None
+        """The copy on the CPU of what lies on a device."""
 
     @classmethod
     def from_torch(cls, tensor: Any, name: str, *, allow_content_inequality: bool = False) -> Self:
@@ -71,25 +74,34 @@ class TensorInfo:
     @classmethod
     def _of(cls, array: Any, name: str, free: bool) -> Self:
         device = on_device(array)
-        given = tensor(host_copy(array) if device else array, f"TensorInfo {name!r}", writable=True)
+        host = host_copy(array) if device else None
+        given = tensor(host if device else array, f"TensorInfo {name!r}", writable=True)
         info = cls(name, given.address, numel=given.count, dtype=given.dtype, allow_content_inequality=free)
-        info._tensor = given  # with its owner, so that the memory stays
+        info._tensor, info._array, info._host = given, array, host  # with its owner, so that the memory stays
         if device:
-            info._on_device = array
             info.device_type = DeviceType.CUDA
         return info
 
     def _entry(self) -> Entry:
-        """As the data plane sees it, with the present content."""
-        if self._on_device is not None:
-            host = host_copy(self._on_device)
-            self._tensor = tensor(host, f"TensorInfo {self.name!r}", writable=True)
+        """As the data plane sees it, with the present content: `parameter.data = x` puts a tensor elsewhere."""
+        if self._array is not None:
+            self._tensor = self._host = None  # before another copy is made of what lies on a device
+            self._host = host_copy(self._array) if on_device(self._array) else None
+            given = self._array if self._host is None else self._host
+            self._tensor = tensor(given, f"TensorInfo {self.name!r}", writable=True)
+        assert self._tensor is not None, "a bare data_ptr stays where it is"
+        if (self._tensor.count, self._tensor.dtype) != (self.numel, self.dtype):
+            raise UsageError(
+                f"TensorInfo {self.name!r} was made of {self.numel} x {self.dtype.name}, and its tensor holds "
+                f"{self._tensor.count} x {self._tensor.dtype.name} now; make a new SharedState",
+                Result.INVALID_ARGUMENT,
+            )
         return Entry(self.name, self.dtype, self.numel, self.allow_content_inequality, self._tensor)
 
     def _take(self) -> None:
         """The content was replaced: bring it to where it belongs."""
-        if self._on_device is not None:
-            copy_back(self._on_device, self._tensor.owner)
+        if self._host is not None:
+            copy_back(self._array, self._host)
 
 
 class SharedState:
@@ -177,6 +189,8 @@ def keep(state: SharedState, holding: Holding) -> Callable[[], Holding | None]:
 
 def hashed(state: SharedState) -> tuple[Manifest, list[Entry]]:
     """A state's manifest, with a bar for whoever watches when that takes long, and what it was made of."""
+    if any(each._host is not None for each in state.tensors):
+        state._kept = None  # its copies go before new ones are made: memory of the CPU for one state, not for two
     entries = state.entries()
     total = sum(entry.tensor.nbytes for entry in entries)
     with bar("hashing shared state", total) as progress:

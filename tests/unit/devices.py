@@ -16,6 +16,9 @@ class HostTensor:
     def data_ptr(self):
         return self.values.ctypes.data
 
+    def untyped_storage(self):
+        return self.values
+
     def numel(self):
         return self.values.size
 

@@ -200,7 +200,7 @@ def test_either_side_may_lie_on_a_device():
 @pytest.mark.parametrize("pins", [True, False])
 def test_copies_are_pinned_where_the_device_has_that(pins):
     what = operands(*[DeviceTensor([1.0], pins=pins)] * 2, "all_reduce")
-    assert what.buffers.send.owner.pinned is pins
+    assert what.buffers.send.owner[0].pinned is pins
 
 
 # ── many tensors ─────────────────────────────────────────────────────────────────────────────────────────────────────

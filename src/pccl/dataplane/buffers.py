@@ -104,7 +104,9 @@ def _of_torch(array: Any, what: str) -> Tensor:
         raise _wrong(what, f"it lies on {array.device}, of which nothing can be copied; move it to the CPU first")
     if not array.is_contiguous():
         raise _wrong(what, "it is not contiguous; pass tensor.contiguous()")
-    return Tensor(array.data_ptr(), array.numel(), _dtype(str(array.dtype).removeprefix("torch."), what), array)
+    # `parameter.data = x` and `set_` give a tensor other memory: what keeps the old one is the storage.
+    owner = (array, array.untyped_storage())
+    return Tensor(array.data_ptr(), array.numel(), _dtype(str(array.dtype).removeprefix("torch."), what), owner)
 
 
 def _of_numpy(array: Any, what: str, writable: bool) -> Tensor:
