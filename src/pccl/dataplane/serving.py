@@ -36,7 +36,8 @@ for more does not mean to end."""
 
 
 class Rate:
-    """A bucket that fills with so many bytes a second; all lanes that shall share them draw from it."""
+    """A bucket that fills with so many bytes a second; all lanes that shall share them draw from it, and are served in
+    the order in which they came: many small requests of one do not keep another from a large one."""
 
     def __init__(self, bytes_per_s: float) -> None:
         self._bytes_per_s = bytes_per_s
@@ -47,15 +48,14 @@ class Rate:
         self._lock = threading.Lock()
 
     def draw(self, portion: int) -> float:
-        """Take so many bytes, at most a portion. If they are not there yet: take none, and say in how many seconds."""
+        """Take so many bytes, at most a portion, and say in how many seconds they are there: until then they are not to
+        be sent. They are taken now, so whoever comes later waits for what is left."""
         with self._lock:
             now = time.monotonic()
             self._level = min(self._size, self._level + (now - self._filled_at) * self._bytes_per_s)
             self._filled_at = now
-            if self._level < portion:
-                return (portion - self._level) / self._bytes_per_s
             self._level -= portion
-            return 0.0
+            return max(0.0, -self._level / self._bytes_per_s)
 
 
 class Serving(Transfer):
@@ -84,7 +84,8 @@ class Serving(Transfer):
         while True:
             if self._rate is None:
                 lane.await_bytes(self._abort.is_set)  # who waits for other holders asks us for nothing, and lives
-            header = lane.receive_header(self._abort.is_set)
+            # A visitor's lanes are new: no collective has used them, and there is no end to what it might say one has.
+            header = lane.receive_header(self._abort.is_set, unused=self._rate is not None)
             if header.kind is Kind.BYE:
                 lane.clean = True
                 return
@@ -118,9 +119,9 @@ class Serving(Transfer):
     def _await_rate(self, portion: int) -> None:
         if self._rate is None:
             return
-        while (delay_s := self._rate.draw(portion)) > 0:
-            if self._abort.wait(delay_s):
-                raise Stopped
+        delay_s = self._rate.draw(portion)
+        if delay_s > 0 and self._abort.wait(delay_s):
+            raise Stopped
 
     def _gone(self, lane: Lane, why: str) -> None:
         self._dropped.append((lane.place, why))

@@ -100,8 +100,11 @@ class Lane:
         self.moved_bytes = 0
         """Of chunks."""
 
-    def receive(self, into: memoryview, stopped: Callable[[], bool], *, counts: bool = False) -> None:
-        """Fill it. Raises `LaneBroke`, also when no byte comes for `stall_s`, and `Stopped`."""
+    def receive(
+        self, into: memoryview, stopped: Callable[[], bool], *, counts: bool = False, whole: bool = False
+    ) -> None:
+        """Fill it. Raises `LaneBroke`, also when no byte comes for `stall_s`, and `Stopped`. With `whole`, all waits
+        for it together may last no longer: somebody may send byte by byte."""
         got, idle_s = 0, 0.0
         while got < len(into):
             if stopped():
@@ -115,17 +118,19 @@ class Lane:
                 raise LaneBroke(f"receive: {os.strerror(error.errno or 0)}") from error
             if portion == 0:
                 raise LaneBroke("the other side closed the lane")
-            got, idle_s = got + portion, 0.0
+            got, idle_s = got + portion, idle_s if whole else 0.0
             self.moved_bytes += portion * counts
 
-    def receive_header(self, stopped: Callable[[], bool]) -> Header:
+    def receive_header(self, stopped: Callable[[], bool], *, unused: bool = False) -> Header:
         """The next message's. Segments of a collective that was aborted before may still lie in front of it: they are
-        read and dropped. Raises like `receive`."""
+        read and dropped, unless no collective ever used this lane. Raises like `receive`."""
         data = memoryview(bytearray(SEGMENT_HEADER_BYTES))
         while True:
-            self.receive(data[:HEADER_BYTES], stopped)
+            self.receive(data[:HEADER_BYTES], stopped, whole=True)
             if bytes(data[: len(_MAGIC)]) == _MAGIC:
                 return Header.unpack(data[:HEADER_BYTES])
+            if unused:
+                raise LaneBroke("what came is no message of a state transfer")
             self.receive(data[HEADER_BYTES:], stopped)
             stale = Segment.unpack(bytes(data))
             if stale.seal != seal(stale) or stale.length > SEGMENT_BYTES_MAX:

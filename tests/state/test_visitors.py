@@ -1,0 +1,57 @@
+"""A holder beside visitors, who may mean no good: what they get of its bandwidth, and when their lanes are cut."""
+
+import pytest
+
+from pccl.dataplane import serving
+from pccl.dataplane.segments import Header as Segment
+from pccl.dataplane.serving import PORTION_BYTES, REQUEST_BYTES, Rate
+from pccl.dataplane.transfer import Lane, LaneBroke
+from tests.state.puppet import header
+from tests.state.rig import holding, random_content
+
+RATE_BYTES_S = 1_000_000
+
+
+def test_whoever_came_first_is_served_first_however_much_it_wants(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(serving.time, "monotonic", lambda: now)
+    rate = Rate(RATE_BYTES_S)
+    large_s = rate.draw(PORTION_BYTES)
+    small_s = [rate.draw(REQUEST_BYTES) for _ in range(3)]
+    assert large_s == pytest.approx(PORTION_BYTES / RATE_BYTES_S)
+    assert small_s == pytest.approx([large_s + n * REQUEST_BYTES / RATE_BYTES_S for n in (1, 2, 3)])
+    now += small_s[-1]
+    assert rate.draw(REQUEST_BYTES) == pytest.approx(REQUEST_BYTES / RATE_BYTES_S), "what was waited for is paid"
+
+
+def test_a_visitor_cannot_send_segments_without_end(rig):
+    made = rig(1, 1)
+    made.near[0][0].sendall(Segment(5, 3, 1, 0, 8, 0, 77).sealed().pack() + bytes(8))
+    _, end = made.serve(0, holding([random_content("a", 300, 1)]), rate_bytes_s=RATE_BYTES_S)
+    report = end.wait()
+    assert report.dropped == ((0, "what came is no message of a state transfer"),)
+
+
+class Trickle:
+    """A connection on which a byte comes each time after a while."""
+
+    def __init__(self, data):
+        self._data, self._due = list(data), False
+
+    def recv_into(self, into):
+        self._due = not self._due
+        if self._due:
+            raise BlockingIOError
+        into[0] = self._data.pop(0)
+        return 1
+
+
+@pytest.mark.parametrize(("stall_s", "comes"), [(0.2, False), (2.0, True), (0.0, True)])
+def test_a_header_comes_whole_within_the_limit(monkeypatch, stall_s, comes):
+    lane = Lane(0, Trickle(header(3)), stall_s)
+    monkeypatch.setattr(lane, "_ready", lambda event: False)
+    if comes:
+        assert lane.receive_header(lambda: False).kind == 3
+    else:
+        with pytest.raises(LaneBroke, match=r"no byte moved for 0\.2 s"):
+            lane.receive_header(lambda: False)
