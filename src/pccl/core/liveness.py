@@ -24,9 +24,10 @@ class Liveness:
         self._pinged_at: dict[PeerId, float] = {}
 
     def limit(self, member: Member) -> float:
-        """How long this member may be silent while others wait for it."""
-        accepted = member.peer in self._roster.accepted
-        return self._limits.silence_s if accepted else self._limits.candidate_silence_s
+        """How long this member may be silent while others wait for it, or at all if it is a visitor: nobody needs it,
+        but there are not places for everybody. It pulls meanwhile, and has no less to do than a peer."""
+        candidate = member.peer in self._roster.candidates
+        return self._limits.candidate_silence_s if candidate else self._limits.silence_s
 
     def watch(self, waited_for: Iterable[PeerId], now: float) -> list[Member]:
         """Ping those who are waited for; returns those who have been silent for too long."""

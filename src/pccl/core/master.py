@@ -122,6 +122,7 @@ class Master:
         member.joined_at = now
         if join.visits:
             self.roster.add_visitor(member)
+            self.visits.arrive(member, now)
         else:
             self.roster.add_candidate(member, self.limits.default_lanes)
         self.outbox.send((member.peer,), Welcome(self.run, self.limits.tags_max))
@@ -130,7 +131,7 @@ class Master:
         """Why this peer cannot even be a candidate; empty if it can."""
         if self.roster.member(PeerId(join.peer)) is not None:
             return f"a peer with the id {join.peer} is already connected; every Communicator draws its own"
-        if len(self.roster) >= self.limits.peers_max:
+        if not join.visits and len(self.roster) >= self.limits.peers_max:
             return f"the run is full: {self.limits.peers_max} peers (peers_max of the master)"
         if join.visits and len(self.roster.visitors) >= VISITORS_MAX:
             return f"{VISITORS_MAX} visitors are here already; come later, or connect without prefetch_shared_state"
@@ -298,16 +299,21 @@ class Master:
         missed_s = now - deadline if deadline is not None else 0.0
         if missed_s > LATE_S:
             self.wiring.excuse(missed_s)
+            self.visits.excuse(missed_s)
             self.liveness.excuse(now)
             self._watch_at = None
 
     def _pass_time(self, now: float) -> None:
         for link in self.wiring.pass_time(now):
             self._stop_runs(link, link.explain(), now)
+        for member in self.visits.overdue(now):
+            self._expel(member, f"it visits and asked for nothing within {self.limits.link_timeout_s:g} s", now)
         if self._watch_at is not None and self._watch_at <= now:
             for member in self.liveness.watch(self._waited_for(), now):
-                limit = self.liveness.limit(member)
-                self._expel(member, f"it answered nothing for {limit:g} s while others waited for it", now)
+                limit, waited = self.liveness.limit(member), member.peer not in self.roster.visitors
+                self._expel(
+                    member, f"it answered nothing for {limit:g} s" + " while others waited for it" * waited, now
+                )
 
     def _watch(self, now: float) -> None:
         """Look again in a while if anybody waits; say for what if they have waited long."""
@@ -327,13 +333,13 @@ class Master:
             or self.pending.votes
             or not self.collectives.idle
             or self.syncs.all()
-            or self.visits.all()
+            or self.roster.visitors  # for their places
             or not self.wiring.complete
         )
 
     def _waited_for(self) -> dict[PeerId, None]:
-        """Everybody whose next message somebody waits for."""
-        waited: dict[PeerId, None] = {}
+        """Everybody whose next message somebody waits for, and visitors, whose place somebody may want."""
+        waited: dict[PeerId, None] = dict.fromkeys(self.roster.visitors)
         if self.admission.trial is None and (self.admission.ballot.votes or self.roster.candidates):
             # Candidates wait for votes even before the first accepted peer has cast one.
             waited.update(dict.fromkeys(self.roster.accepted))

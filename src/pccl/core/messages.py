@@ -304,7 +304,7 @@ class Kick(Struct, frozen=True, tag=True):
 
 
 class Ping(Struct, frozen=True, tag=True):
-    """Are you there? Sent only while somebody waits for the receiver."""
+    """Are you there? Sent only while somebody waits for the receiver, and to visitors."""
 
 
 class Pong(Struct, frozen=True, tag=True):

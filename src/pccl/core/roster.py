@@ -95,7 +95,8 @@ class Roster:
         return self._attempts
 
     def __len__(self) -> int:
-        return len(self.accepted) + len(self.candidates) + len(self.visitors)
+        """Those who are in or want to be: visitors take nobody's place."""
+        return len(self.accepted) + len(self.candidates)
 
     def add_candidate(self, member: Member, default_lanes: int) -> None:
         """Somebody joined."""

@@ -43,8 +43,8 @@ class Visiting:
         self._lanes = lanes
         self._effects = effects
         self._wish: Wish | None = None
-        self._served: dict[int, None] = {}
-        """Attempts that run."""
+        self._served: dict[int, PeerId] = {}
+        """Attempts that run, and for whom."""
 
     @property
     def open(self) -> bool:
@@ -105,10 +105,10 @@ class Visiting:
         lanes = self._lanes.lend(PeerId(serve.peer), serve.lanes, serve.attempt)
         if lanes is None:
             return
-        if len(self._served) >= SERVED_MAX:
-            self._lanes.give_back(serve.attempt, lanes, "too many visitors at a time")
+        if len(self._served) >= SERVED_MAX or serve.peer in self._served.values():
+            self._lanes.give_back(serve.attempt, lanes, "too many visits at a time")
             return
-        self._served[serve.attempt] = None
+        self._served[serve.attempt] = PeerId(serve.peer)
         self._effects.append(
             StartTransfer(serve.attempt, False, False, serve.layout, serve.content, (lanes,), visit=True)
         )
