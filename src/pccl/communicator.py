@@ -372,7 +372,8 @@ class Communicator:
         Nobody waits for this peer meanwhile. It pulls what the last sync agreed on from a few of those who held it,
         each of which gives no more bandwidth than its `serve_bytes_s`; what they have changed since is left out.
         `rx_bytes` says how much came: 0 if nobody has anything to give. The state is not in step afterwards but `torn`,
-        and its revision stays as it is: `connect` and `sync_shared_state` fetch the rest.
+        unless nothing of that was of use, and its revision stays as it is: `connect` and `sync_shared_state` fetch the
+        rest.
 
         Raises `SyncFailed` when every holder was lost: what came is kept, so call it again or connect. Raises
         `CallMismatch` if the entries differ from the group's, and what `connect` raises."""
@@ -386,7 +387,7 @@ class Communicator:
             raise
         finally:
             membership.leave(GOODBYE_S)
-        if traffic.received_bytes:
+        if membership.pulled:
             # Chunks of the group's between our own: until a sync has brought the rest nobody may be given this.
             shared_state.interrupted(True)
             shared_state.take()

@@ -1,13 +1,14 @@
 """A holder beside visitors, who may mean no good: what they get of its bandwidth, and when their lanes are cut."""
 
 import pytest
+from msgspec.structs import replace
 
 from pccl.dataplane import serving
 from pccl.dataplane.segments import Header as Segment
 from pccl.dataplane.serving import PORTION_BYTES, REQUEST_BYTES, Rate
 from pccl.dataplane.transfer import Lane, LaneBroke
-from tests.state.puppet import header
-from tests.state.rig import holding, random_content
+from tests.state.puppet import CHUNK, Puppet, header
+from tests.state.rig import blank, copied, equal, goal, holding, random_content
 
 RATE_BYTES_S = 1_000_000
 
@@ -55,3 +56,26 @@ def test_a_header_comes_whole_within_the_limit(monkeypatch, stall_s, comes):
     else:
         with pytest.raises(LaneBroke, match=r"no byte moved for 0\.2 s"):
             lane.receive_header(lambda: False)
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_what_did_not_fit_is_counted_but_not_as_put_in_place(rig, changed):
+    """Holders go on meanwhile: if every chunk has changed, a visitor's state is what it was."""
+    state, made = [random_content("a", 300, 1), random_content("b", 200, 2)], rig(1, 1)
+    mine, held = [blank(content) for content in state], holding(state)
+    before = copied(mine)
+    Puppet(
+        made.far[0][0],
+        state,
+        held.manifest,
+        lambda kind, answer: damaged(answer) if changed and kind == CHUNK else answer,
+    )
+    _, end = made.pull(holding(mine), replace(goal(held), visit=True))
+    report = end.wait()
+    assert (report.cause, report.received_bytes) == ("", 500)
+    assert report.placed_bytes == (0 if changed else 500)
+    assert equal(mine, before if changed else state)
+
+
+def damaged(answer):
+    return answer[:-1] + bytes([answer[-1] ^ 1])

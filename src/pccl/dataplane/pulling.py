@@ -52,6 +52,7 @@ class Pulling(Transfer):
         self._agenda = Agenda(own.manifest, goal, owners)
         self._changed = threading.Condition()
         """Its lock guards the agenda, and the tensors while a chunk is copied."""
+        self._placed_bytes = 0
 
     def abort(self) -> None:
         """See `Transfer`."""
@@ -140,9 +141,11 @@ class Pulling(Transfer):
         with self._changed:
             if self._agenda.chunk_came(lane.place, elected if fits else None, time.monotonic()):
                 ctypes.memmove(address, (ctypes.c_uint8 * length).from_buffer(scratch), length)
+                self._placed_bytes += length
             self._changed.notify_all()
 
     def _report(self) -> Report:
         agenda = self._agenda
         dropped = tuple(sorted(agenda.dropped.items()))
-        return Report(agenda.cause, self.broken, received_bytes=self.moved_bytes, dropped=dropped)
+        received, placed = self.moved_bytes, self._placed_bytes
+        return Report(agenda.cause, self.broken, received_bytes=received, placed_bytes=placed, dropped=dropped)

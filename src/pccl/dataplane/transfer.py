@@ -84,6 +84,8 @@ class Report(Struct, frozen=True):
     sent_bytes: int = 0
     """Of chunks. Headers and manifests are not counted, here and below."""
     received_bytes: int = 0
+    placed_bytes: int = 0
+    """Of those received, what was put in place: the tensors were written to."""
     dropped: tuple[tuple[int, str], ...] = ()
     """Who failed us, and why: holders by their place when pulling, lanes when serving."""
 

@@ -49,8 +49,14 @@ class Transfers:
         self._holding: Holding | None = None
         self._kept: Kept = lambda: None
         self._traffic = Traffic()
-        self.pulled = False
+        self._pulling = False
+        self._written = False
+        """A pull since the last offer has put something in place."""
+
+    @property
+    def pulled(self) -> bool:
         """Since the last offer its tensors were written to, or may have been."""
+        return self._pulling or self._written
 
     @property
     def offered(self) -> bool:
@@ -59,7 +65,7 @@ class Transfers:
 
     def offer(self, holding: Holding) -> None:
         """This is what we hold, before it is voted on."""
-        self._holding, self._traffic, self.pulled = holding, Traffic(), False
+        self._holding, self._traffic, self._written = holding, Traffic(), False
 
     async def withdraw(self) -> None:
         """The call was interrupted: from now on nothing works on its state, though its vote stands."""
@@ -93,7 +99,7 @@ class Transfers:
         running = self._running[effect.attempt] = _Running(transfer, keys, effect.pull or not effect.visit)
         if running.counts:
             self._idle.clear()
-        self.pulled = self.pulled or effect.pull
+        self._pulling = self._pulling or effect.pull
         try:
             transfer.start()
         except RuntimeError as error:  # The machine has no more threads.
@@ -136,6 +142,7 @@ class Transfers:
         broken = tuple(sorted(running.keys[place] for place in report.broken))
         if running.counts:
             self._traffic = Traffic(report.sent_bytes, report.received_bytes)
+            self._pulling, self._written = False, self._written or report.placed_bytes > 0
         self._lanes.give_back(running.keys, broken)
         self._report(TransferEnded(attempt, report.cause, broken))
 
