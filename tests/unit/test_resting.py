@@ -1,20 +1,41 @@
-"""A link that rests has no number, so nobody can report on it, whatever they guess."""
+"""A link that rests: nobody can report on it, and a ring around it is looked for once."""
 
+from pccl.core import admission
 from pccl.core.effects import Received
-from pccl.core.messages import LinkDown
+from pccl.core.messages import LinkDown, Ping, Pong
 from pccl.core.wiring import LinkStage
 from tests.unit.test_broadcast_root import three_accepted
 
 
+def rest(master):
+    """Let a link that stood fail from both ends; the link, and the connections of these."""
+    link = next(iter(master.wiring._links.values()))
+    master.handle(Received(1, LinkDown(link.number, "cut")), 1.0)  # it stood: it is dialled anew
+    ends = [member.connection for member in master.roster.accepted.values() if member.peer in link.ends]
+    for _ in range(2):
+        master.handle(Received(ends[0], LinkDown(link.number, "refused")), 1.0)
+    assert link.stage is LinkStage.RESTING
+    return link, ends
+
+
+def test_a_way_around_a_pair_is_looked_for_once(monkeypatch):
+    """There is none in a ring of three; whatever happens elsewhere meanwhile does not change that."""
+    asked, arrange = [], admission.arrange
+    monkeypatch.setattr(admission, "arrange", lambda *given: asked.append(given) or arrange(*given))
+    master, _ = three_accepted()
+    _, ends = rest(master)
+    asked.clear()
+    for connection in ends * 3:  # until neither owes an answer
+        master.handle(Received(connection, Pong()), 1.1)
+    for _ in range(5):
+        master.handle(Received(3, Ping()), 1.2)
+    assert len(asked) == 1
+
+
 def test_a_guessed_number_does_not_touch_a_resting_link():
     master, _ = three_accepted()
-    link = next(iter(master.wiring._links.values()))
-    master.handle(Received(1, LinkDown(link.number, "cut")), 0.0)  # it stood: it is dialled anew
-    for _ in range(2):
-        ends = [member.connection for member in master.roster.accepted.values() if member.peer in link.ends]
-        master.handle(Received(ends[0], LinkDown(link.number, "refused")), 0.0)
-    assert link.stage is LinkStage.RESTING
+    link, _ = rest(master)
     assert link.number == 0
     for number in range(40):
-        master.handle(Received(1, LinkDown(number, "a guess")), 0.0)
+        master.handle(Received(1, LinkDown(number, "a guess")), 1.0)
     assert len(master.roster.accepted) == 3

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pccl.core.ring import Pair, arrange, mesh, pair, pairs
+from pccl.core.ring import LOOKS_MAX, Pair, arrange, mesh, pair, pairs
 from pccl.types import PeerId
 
 
@@ -43,6 +43,27 @@ def test_a_search_without_end_is_given_up() -> None:
     """Twenty peers, one of which nobody can reach: without the bound this would take years."""
     members = peers(20)
     assert arrange(members, [pair(members[19], other) for other in members[:19]]) is None
+
+
+class Looked(str):
+    """A name that counts how often somebody looks it up."""
+
+    __slots__ = ()
+    looks = 0
+
+    def __hash__(self) -> int:
+        Looked.looks += 1
+        return super().__hash__()
+
+
+def test_a_search_among_many_is_given_up_as_soon() -> None:
+    """A thousand, and more of them behind NAT than not: a step costs a look at each member."""
+    members = [PeerId(Looked(name)) for name in peers(1000)]
+    avoid = mesh(members[:501])
+    Looked.looks = 0
+    assert arrange(members, frozenset(avoid)) is None
+    unavoidable = 10 * len(avoid) + 2 * len(members) ** 2
+    assert Looked.looks < unavoidable + 2 * LOOKS_MAX
 
 
 @pytest.mark.parametrize("count", [9, 12, 30])

@@ -65,6 +65,9 @@ class Admission:
         """Groups, and pairs that are linked there beyond ring and mesh, by the attempt that needs them."""
         self._rings: dict[int, tuple[PeerId, ...]] = {}
         """The rings of the trial, for the groups that have candidates in it."""
+        self._no_way: dict[Pair, tuple[object, ...]] = {}
+        """For pairs that no ring goes around: of whom, and without which pairs. The search takes long, and who failed
+        is looked at after every event."""
         self._roster = roster
         self.wiring = wiring
         self._outbox = outbox
@@ -126,6 +129,7 @@ class Admission:
     def forget(self, member: Member) -> None:
         """A member is gone: it neither votes nor is tried nor linked any more."""
         self.ballot.forget(member.peer)
+        self._no_way = {ends: question for ends, question in self._no_way.items() if member.peer not in ends}
         left = {
             attempt: (group, tuple(ends for ends in also if member.peer not in ends))
             for attempt, (group, also) in self._also.items()
@@ -213,11 +217,16 @@ class Admission:
         """Rearrange ring and trial so that this pair are no neighbours. False if that cannot be done."""
         ring = self._roster.ring(link.group)
         avoided = {**self.wiring.avoided, link.ends: now}
-        around, tried = arrange(ring, avoided), self._tried(link.group)
+        tried = self._tried(link.group)
+        question = (ring, tried, frozenset(avoided))
+        if self._no_way.get(link.ends) == question:
+            return False
+        around = arrange(ring, avoided)
         if tried:
             # A ring that cannot do without a pair stays as it is: with the candidates in between it perhaps can.
             around = around or ring
         if around is None or (tried and arrange(around + tried, avoided) is None):
+            self._no_way[link.ends] = question
             return False
         self.wiring.avoid(link.ends, now)
         if around != ring:

@@ -13,8 +13,12 @@ EXACT_MAX = 8
 
 
 DETOURS_MAX = 20_000
-"""Steps of a search for a ring beyond one for each member: some ten milliseconds. Whoever needs more has so many pairs
-that cannot reach each other that the next failure would leave no ring anyway."""
+"""Steps of a search for a ring beyond one for each member. Whoever needs more has so many pairs that cannot reach each
+other that the next failure would leave no ring anyway."""
+
+LOOKS_MAX = 500_000
+"""Each step looks at up to all members, so in larger groups there are fewer detours: that many looks take some tens of
+milliseconds, in which the master hears nobody."""
 
 
 def pair(a: PeerId, b: PeerId) -> Pair:
@@ -73,7 +77,7 @@ def _search(order: tuple[PeerId, ...], avoid: Collection[Pair]) -> tuple[PeerId,
         return (each for each in hardest if each not in placed and each not in conflicts[peer])
 
     ways = [after(ring[0])]
-    for _ in range(len(order) + DETOURS_MAX):
+    for _ in range(len(order) + min(DETOURS_MAX, LOOKS_MAX // len(order))):
         peer = next(ways[-1], None)
         if peer is None:
             ways.pop()
