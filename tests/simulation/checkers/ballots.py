@@ -68,6 +68,8 @@ class NoSilentWait(Checker):
         """Everybody who could end the wait of this peer."""
         others = list(self.ledger.accepted())
         missing: set[PeerId] = set()
+        if known.visits:
+            missing.add(known.peer)  # One that comes again so soon waits for nobody but itself.
         if known.topology is None:
             missing |= {each.peer for each in others if not each.updating}
         if known.updating:
