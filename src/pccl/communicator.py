@@ -34,7 +34,8 @@ from pccl.work import AsyncReduceHandle, Work
 class Communicator:
     """One peer of a run: `connect`, work, `close`; also a context manager that does the first and the last.
 
-    `address` is the master's `host:port` (`[IPv6]:port` too). Peers of the same `peer_group` reduce together.
+    `address` is the master's `host:port` (`[IPv6]:port` too), or several of them with commas between: where a standby
+    takes over when the first one is gone. Peers of the same `peer_group` reduce together.
     `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves it to the group. `listen` is where
     this peer waits for lanes (`host`, `:port` or `host:port`; by default any address and a port that the kernel
     chooses), `announce` is where others shall dial it, when that is not the same. `data_plane` is "native", or
@@ -431,7 +432,8 @@ class Communicator:
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get_attribute(self, attribute: Attribute) -> int:
-        """A size of the run, as of the latest epoch; 1 once this peer is kicked. Never waits."""
+        """A size of the run, as of the latest epoch; 1 once this peer is kicked or has lost its master for good. Never
+        waits."""
         sizes = self._connected("get_attribute").core.sizes
         match Attribute(attribute):
             case Attribute.GLOBAL_WORLD_SIZE:

@@ -21,6 +21,9 @@ DEFAULT_PORT = 48148
 LANES_MAX = 1024
 """What the messages that wire two neighbours can carry."""
 
+MASTERS_MAX = 64
+"""What the `Resume` message can carry, and many more than anybody starts."""
+
 PEERS_MAX = 65536
 """What a `Topology` message can carry."""
 
@@ -82,6 +85,8 @@ class MasterLimitSettings(TypedDict, total=False):
     link_timeout_s: float
     redial_s: float
     avoid_s: float
+    reunion_s: float
+    newborn_s: float
     explain_after_s: float
     default_lanes: int
     mesh_peers_max: int
@@ -97,6 +102,8 @@ class PeerLimitSettings(TypedDict, total=False):
     last two are about sockets, which a core does not know: see `CONNECTION_DEAD_S` and `SERVE_BYTES_S`."""
 
     master_silence_s: float
+    master_timeout_s: float
+    master_redial_s: float
     dial_timeout_s: float
     early_offer_s: float
     early_offers_max: int
@@ -135,7 +142,8 @@ class MasterConfig:
 class PeerConfig:
     """Everything a peer can be told."""
 
-    master: Address
+    masters: tuple[Address, ...]
+    """In the order in which they are tried."""
     group: int
     lanes: int
     """Lanes per neighbour; 0 leaves it to the group."""
@@ -153,11 +161,8 @@ class PeerConfig:
     ) -> "PeerConfig":
         """`places` are the listen and the announce address; empty means: not passed."""
         listen, announce = places
-        master = parse_address("address", address)
-        if not master.host or not master.port:
-            raise UsageError(f"address: {address!r} must name the master's host and port")
         return cls(
-            master,
+            parse_masters(address),
             _integer("peer_group", group, 0, GROUP_MAX),
             _integer("p2p_connection_pool_size (PCCL_LANES)", lanes or _environment("PCCL_LANES", "0"), 0, LANES_MAX),
             _place("listen", "PCCL_LISTEN", listen),
@@ -180,6 +185,16 @@ def parse_address(setting: str, text: str, *, port_required: bool = True) -> Add
     if not port and (port_required or colon):
         raise UsageError(f"{setting}: {text!r} has no port; write host:port, like 127.0.0.1:{DEFAULT_PORT}")
     return Address(_host(setting, host), _integer(f"{setting}: the port of {text!r}", port or 0, 0, 65535))
+
+
+def parse_masters(text: str) -> tuple[Address, ...]:
+    """One address of a master, or several with commas between them: the first one, and those that follow it."""
+    masters = tuple(parse_address("address", each.strip()) for each in text.split(","))
+    if len(masters) > MASTERS_MAX or len(set(masters)) != len(masters):
+        raise UsageError(f"address: {text!r} must name up to {MASTERS_MAX} masters, each once")
+    if not all(master.host and master.port for master in masters):
+        raise UsageError(f"address: {text!r} must name the master's host and port")
+    return masters
 
 
 def _host(setting: str, host: str) -> str:

@@ -66,10 +66,12 @@ class MasterNode:
         self._thread = thread
 
     async def _open(self, thread: LoopThread) -> None:
-        self._core = Master(secrets.token_hex(8), self._config.limits)
+        # On a port that somebody chose there may have been a master before, whose peers come back.
+        self._core = Master(secrets.token_hex(8), self._config.limits, follows=self._config.listen.port != 0)
         bounds = Bounds(self._config.connection_dead_s)
         self._shell = MasterShell(self._core, bounds, _tell, lambda error: self._fail(thread))
         self._shell.open(self._config.listen.host, self._config.listen.port)
+        self._shell.be_born()
         self._addresses = self._shell.addresses
 
     def _fail(self, thread: LoopThread) -> None:

@@ -37,8 +37,9 @@ from pccl.dataplane.manifest import Holding
 from pccl.dataplane.offers import Offers, Traffic
 from pccl.errors import MasterLost, ProtocolError, TooFewPeers, UnfinishedCollectives, UsageError
 from pccl.net.bounds import peer_bounds
+from pccl.net.control import NotOurMaster
 from pccl.net.data_plane import DataPlane
-from pccl.net.peer_shell import NotOurMaster, PeerShell
+from pccl.net.peer_shell import PeerShell
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.net.transfers import Kept
@@ -112,34 +113,38 @@ class Membership:
         return self._with_tensors(shell, shell.sync(holding, FetchShared(holding.manifest.layout)))
 
     async def _join(self, n_attempts: int, visits: bool) -> PeerShell:
-        master, listen = self._config.master, self._config.listen
-        shell = self._shell = PeerShell(self._data_plane, self._bounds, self._config.serve_bytes_s, _tell)
+        masters, listen = self._config.masters, self._config.listen
+        places = [(master.host, master.port) for master in masters]
+        shell = PeerShell(self._data_plane, self._bounds, self._config.serve_bytes_s, places, _tell)
+        self._shell = shell
         try:
             port = shell.listen(listen.host, listen.port)
         except OSError as error:
             raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {in_words(error)}") from error
         for attempt in range(1, n_attempts + 1):
-            # Somebody else in each attempt: the master may have heard of the last one and not yet of its end.
-            self.core = Peer(self._identity(port, visits), self._limits)
-            try:
-                await shell.join(self.core, (master.host, master.port), ATTEMPT_TIMEOUT_S)
-                return shell
-            except NotOurMaster as error:
-                raise ProtocolError(f"connect: no master of ours at {master}: {error}") from error
-            except OSError as error:
-                cause = in_words(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
-            log.info("attempt %d of %d to reach the master at %s: %s", attempt, n_attempts, master, cause)
+            for place, master in enumerate(masters):
+                # Somebody else in each attempt: the master may have heard of the last one and not yet of its end.
+                self.core = Peer(self._identity(port, visits), self._limits)
+                try:
+                    await shell.join(self.core, place, ATTEMPT_TIMEOUT_S)
+                    return shell
+                except NotOurMaster as error:
+                    raise ProtocolError(f"connect: no master of ours at {master}: {error}") from error
+                except OSError as error:
+                    cause = in_words(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
+                log.info("attempt %d of %d to reach the master at %s: %s", attempt, n_attempts, master, cause)
             if attempt < n_attempts:
                 await asyncio.sleep(ATTEMPT_PAUSE_S)
+        where = " or ".join(map(str, masters))
         raise MasterLost(
-            f"connect: no master at {master} after {n_attempts} attempts, the last one: {cause}. "
+            f"connect: no master at {where} after {n_attempts} attempts, the last one: {cause}. "
             "Start it with `pccl master`, or check the address"
         )
 
     def _identity(self, port: int, visits: bool) -> PeerIdentity:
         me, config = PeerId(secrets.token_hex(16)), self._config
-        host, port = config.announce.host, config.announce.port or port
-        return PeerIdentity(me, config.group, host, port, config.lanes, visits, config.serve_bytes_s > 0)
+        place, serves = (config.announce.host, config.announce.port or port), config.serve_bytes_s > 0
+        return PeerIdentity(me, config.group, *place, config.lanes, visits, serves, len(config.masters))
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

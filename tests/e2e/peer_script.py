@@ -84,8 +84,8 @@ class Actor(StateActor):
         committed = self.communicator._call("collective", Collective(tag, spec))
         return {"attempt": committed.attempt, "epoch": committed.epoch, "ring": committed.ring}
 
-    def reduce(self, count, share, tag=0, op="SUM", dtype="float32", die_at=None, apart=False):
-        """Reduce numbers that are easy to check; SIGKILL ourselves when this many bytes have moved."""
+    def reduce(self, count, share, tag=0, op="SUM", dtype="float32", die_at=None, apart=False, tell_at=None):
+        """Reduce numbers that are easy to check; SIGKILL ourselves, or say so, when this many bytes have moved."""
         import numpy
 
         pattern = (numpy.arange(count) % 251).astype(dtype)
@@ -94,6 +94,8 @@ class Actor(StateActor):
         recv = numpy.zeros_like(send) if apart else send
         if die_at is not None:
             threading.Thread(target=self.die, args=(die_at,), daemon=True).start()
+        if tell_at is not None:
+            threading.Thread(target=self.tell_moving, args=(tell_at,), daemon=True).start()
         try:
             info = self.communicator.all_reduce(send, recv, op=ReduceOp[op], tag=tag)
         except PCCLError:
@@ -102,6 +104,7 @@ class Actor(StateActor):
         surplus = recv - pattern * numpy.asarray(info.local_world_size if op == "SUM" else 1, dtype)
         return {
             "peers": info.local_world_size,
+            "attempts": info.attempts,
             "sent": info.tx_bytes,
             "received": info.rx_bytes,
             "surplus": [float(surplus.min()), float(surplus.max())] if count else [],
@@ -140,10 +143,17 @@ class Actor(StateActor):
 
         return conform(self.communicator, me, peers)
 
-    def die(self, moved_bytes):
+    def await_moved(self, moved_bytes):
         running = self.communicator._data_plane._running
         while not any(each.run.moved_bytes >= moved_bytes for each in list(running.values())):
             pass
+
+    def tell_moving(self, moved_bytes):
+        self.await_moved(moved_bytes)
+        tell("moving")
+
+    def die(self, moved_bytes):
+        self.await_moved(moved_bytes)
         os.kill(os.getpid(), signal.SIGKILL)
 
     def fork(self):

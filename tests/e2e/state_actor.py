@@ -95,6 +95,10 @@ class StateActor:
         del self.state, self.arrays
         return {}
 
+    def sync_until_done(self):
+        self._sync_until_done(self.state)
+        return self.held()
+
     def held(self):
         return {"revision": self.state.revision, "digest": self.digest()}
 
@@ -162,6 +166,15 @@ class StateActor:
             self._tell_step(learn.state.revision)
         return {"digests": digests, "size": self.communicator.get_attribute(Attribute.GLOBAL_WORLD_SIZE)}
 
+    def save(self, path):
+        """A checkpoint, as any training script writes one."""
+        self.learner.save(path)
+        return {"revision": self.learner.state.revision, "digest": self.learner.digest()}
+
+    def load(self, path):
+        self.learner.load(path)
+        return {"revision": self.learner.state.revision, "digest": self.learner.digest()}
+
     def _sync_until_done(self, state):
         while True:
             try:
@@ -195,6 +208,14 @@ class NumpyLearner:
 
     def digest(self):
         return hashlib.sha256(self.weights.tobytes() + self.momentum.tobytes()).hexdigest()
+
+    def save(self, path):
+        np.savez(path, weights=self.weights, momentum=self.momentum, revision=self.state.revision)
+
+    def load(self, path):
+        with np.load(path) as saved:
+            self.weights[:], self.momentum[:] = saved["weights"], saved["momentum"]
+            self.state.revision = int(saved["revision"])
 
     def gradient(self, rank):
         return self.weights * np.float32(0.1 + 0.01 * rank)

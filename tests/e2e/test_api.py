@@ -203,7 +203,7 @@ def test_a_failed_connect_may_be_tried_again():
 def test_a_communicator_outlives_its_master():
     master = MasterNode("127.0.0.1:0")
     master.run()
-    communicator = Communicator(address(master))
+    communicator = Communicator(address(master), master_timeout_s=0.5)
     communicator.connect()
     master.interrupt()
     with pytest.raises(MasterLost):
@@ -336,8 +336,8 @@ def wait_until(holds, timeout_s=10.0):
         pause.wait(0.005)
 
 
-def connect_two(master):
-    one, other = Communicator(address(master)), Communicator(address(master))
+def connect_two(master, **limits):
+    one, other = (Communicator(address(master), **limits) for _ in range(2))
     one.connect()
     joining = threading.Thread(target=other.connect)
     joining.start()

@@ -186,15 +186,15 @@ def test_a_peer_that_stood_still_gives_nobody_up(master, start_peers):
 
 
 def test_peers_learn_that_the_master_died(master, start_peers):
-    calling, idle = join([], start_peers(2, master.address))
+    calling, idle = join([], start_peers(2, master.address, master_timeout_s=1.0))
     calling.order("update")
     master.expect_said("update_topology")
     master.kill()
     assert calling.expect("failed", timeout_s=5.0)["error"] == "MasterLost"
     idle.order("pending")
     assert idle.expect("failed", timeout_s=5.0)["error"] == "MasterLost"
-    # The last known sizes stay, and closing does not wait for anybody.
-    assert idle.do("await_size", size=2)["size"] == 2
+    # Loops that look at the number of peers end, and closing does not wait for anybody.
+    assert idle.do("await_size", size=1)["size"] == 1
     assert all(each["seconds"] < 2.0 for each in all_do([calling, idle], "close"))
 
 

@@ -13,7 +13,19 @@ KILLS = 30
 
 @pytest.mark.timeout(240)
 def test_a_short_run_breaks_nothing(tmp_path):
-    arguments = ["--peers", "4", "--kills", str(KILLS), "--kill-every", "0.1-0.6", "--stop", "--seed", "7"]
+    arguments = [
+        "--peers",
+        "4",
+        "--kills",
+        str(KILLS),
+        "--kill-every",
+        "0.1-0.6",
+        "--stop",
+        "--cut",
+        "--master",
+        "--seed",
+        "7",
+    ]
     ran = subprocess.run(
         [sys.executable, "-m", "pccl.cli", "stress", *arguments, "--logs", str(tmp_path)],
         cwd=ROOT,
@@ -26,5 +38,7 @@ def test_a_short_run_breaks_nothing(tmp_path):
     assert "nothing broke" in ran.stdout
     kills = int(re.search(r"seed 7: (\d+) kills", ran.stdout)[1])
     compared = int(re.search(r"results compared +(\d+)", ran.stdout)[1])
+    cuts = sum(map(int, re.findall(r" (\d+)", re.search(r"\n  cuts( .*)", ran.stdout)[1])))
     assert kills >= KILLS
+    assert cuts > KILLS // 3
     assert compared > 10 * KILLS

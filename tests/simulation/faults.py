@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from tests.simulation.theatre import Theatre
 
 
+HARMLESS_S = 5.0
+"""A peer that cannot be reached for less than this keeps its place, whatever happens, unless the master is lost."""
+
+
 class Havoc:
     """Strikes at random moments while it is on."""
 
@@ -22,6 +26,8 @@ class Havoc:
         self._random = theatre.random
         self._kinds = list(theatre.plan.faults)
         self._weights = list(theatre.plan.faults.values())
+        self.parted: set[PeerId] = set()
+        """Peers between which and the master nothing passes."""
 
     def start(self) -> None:
         """Plan the first strike."""
@@ -40,7 +46,11 @@ class Havoc:
             host.slowness_s = 0.0
             if not host.frozen_for_good:
                 host.thaw()
+        self._theatre.master.dies_after = None
         self._theatre.master.thaw()
+        for peer in list(self.parted):
+            self._unite(peer)
+        self._theatre.restart_master()
 
     def _heal_reach(self) -> None:
         """What cannot be dialled stays so in the groups that have a ring around it, whoever else is lost or let in."""
@@ -73,7 +83,7 @@ class Havoc:
         self._theatre.scheduler.after(self._random.expovariate(1.0 / every_s), self._strike)
 
     def _strike(self) -> None:
-        if not self.on or self._theatre.master.gone:
+        if not self.on or self._theatre.master_for_good:
             return
         kind = self._random.choices(self._kinds, self._weights)[0]
         strike: Callable[[], str] = getattr(self, f"_{kind}")
@@ -144,6 +154,21 @@ class Havoc:
         self._theatre.scheduler.after(seconds, self._theatre.master.thaw)
         return f"for {seconds:.1f} s"
 
+    def _crash_master(self) -> str:
+        """Between any two effects, or with all that is on its way; the next one comes sooner or later, perhaps too
+        late."""
+        master = self._theatre.master
+        if master.gone or master.dies_after is not None:
+            return ""
+        how = self._random.choice(("process", "effects", "machine"))
+        if how == "process":
+            master.crash()
+        elif how == "machine":
+            master.lose_power()
+        else:
+            master.dies_after = self._random.randrange(12)
+        return how
+
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _cut_control(self) -> str:
@@ -188,6 +213,44 @@ class Havoc:
                 if other.connection is end.connection:
                     self._theatre.plane.stall(other)
         return f"{end.key} of {end.host.name}, noticed after {NO_PROGRESS_S} s of use"
+
+    def _part_from_master(self) -> str:
+        """Nothing passes between a peer and the master for a while, in one direction or both; then it all does."""
+        host = self._victim()
+        if host is None or host.identity.peer in self.parted:
+            return ""
+        seconds = self._random.choice((0.5, 3.0, 20.0, 60.0))
+        towards = self._random.choice(((0,), (1,), (0, 1)))
+        peer = host.identity.peer
+        if seconds > HARMLESS_S or self._theatre.master.gone:
+            host.harms.append("out of the master's reach")
+        self.parted.add(peer)
+        if host.control is not None:
+            host.control.hold(towards)
+        self._theatre.scheduler.after(seconds, self._unite, peer)
+        return f"{host.name} for {seconds} s towards {towards}"
+
+    def _unite(self, peer: PeerId) -> None:
+        host = self._theatre.peers.get(peer)
+        self.parted.discard(peer)
+        if host is not None and host.control is not None:
+            host.control.release()
+
+    def _part_peers(self) -> str:
+        """Nothing passes between two peers: their lanes pass no bytes, and neither can dial the other."""
+        one, other = self._victim(), self._victim()
+        if one is None or other is None or one is other:
+            return ""
+        reach, ends = self._theatre.reach, (one.identity.peer, other.identity.peer)
+        reach.part(*ends, True)
+        reach.trouble(*ends)
+        for host, there in ((one, ends[1]), (other, ends[0])):
+            for end in [end for end in host.lanes.values() if end.other == there]:
+                end.connection.vanish((0, 1))
+                self._theatre.plane.stall(end)
+        seconds = self._random.choice((1.0, 10.0, 60.0))
+        self._theatre.scheduler.after(seconds, reach.unite, *ends)
+        return f"{one.name} and {other.name} for {seconds} s"
 
     def _block_pair(self) -> str:
         one, other = self._victim(), self._victim()

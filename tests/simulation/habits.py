@@ -18,6 +18,8 @@ from pccl.core.messages import (
     LinkUp,
     Ping,
     Pong,
+    Recall,
+    Resume,
     ToMaster,
     VoteTopology,
 )
@@ -78,6 +80,35 @@ def _join(host: "HostileHost") -> ToMaster:
     return Join(peer, host.random.choice((1_000, host.number() % 2**32)), "", host.random.randint(1, 65535), 3)
 
 
+def _resume(host: "HostileHost") -> ToMaster:
+    """It claims to be of a run that nobody knows."""
+    me = host.identity
+    return Resume(
+        peer=me.peer,
+        group=me.group,
+        host="",
+        port=me.port,
+        lanes=0,
+        serves=True,
+        run="another",
+        masters=1,
+        epoch=host.number() % 2**62,
+        global_size=host.number(),
+        groups=1,
+        last_link=0,
+        last_number=0,
+        accepted_at=0,
+        topology=0,
+        updated=0,
+        asked=0,
+        pending=False,
+        agreed=None,
+        updating=True,
+        asking=True,
+        claim=None,
+    )
+
+
 def _initiate(host: "HostileHost") -> ToMaster:
     tag = host.random.randrange(host.theatre.plan.tags + 1) if host.likely(0.8) else host.number()
     spec = (
@@ -90,6 +121,8 @@ def _initiate(host: "HostileHost") -> ToMaster:
 
 MESSAGES: dict[type[ToMaster], Callable[["HostileHost"], ToMaster]] = {
     Join: _join,
+    Resume: _resume,
+    Recall: lambda host: Recall(ring=(host.identity.peer,), last=host.likely(0.5)),
     VoteTopology: lambda host: VoteTopology(),
     AskPending: lambda host: AskPending(),
     Initiate: _initiate,

@@ -76,6 +76,7 @@ class HostileHost(PeerHost):
         self._seen = [1]
         """Numbers in messages to it."""
         self._guess = 0
+        self._planned = False
         self._stood_at: dict[LaneKey, float] = {}
         if self.habits.obeys and self.habits.trains:
             theatre.hire(self)
@@ -100,16 +101,17 @@ class HostileHost(PeerHost):
         """No core tells it what to do."""
         return not self.habits.obeys or self.core.stage is PeerStage.GONE
 
-    def connected(self, control: Connection | None) -> None:
+    def connected(self, control: Connection | None, place: int) -> None:
         if control is None or self.habits.obeys:
-            super().connected(control)
+            super().connected(control, place)
         else:
-            self.control = control
-            control.attach(0, self._arrived, lambda cause: self.post(self._lost_master, cause))
+            self.attach(control)
             if self.habits.joins:
                 me = self.identity
                 self.say(Join(me.peer, me.group, me.host, me.port, me.lanes))
-        self._plan()
+        if not self._planned:
+            self._planned = True
+            self._plan()
 
     def say(self, message: ToMaster) -> None:
         """Send it, unseen by the checkers."""

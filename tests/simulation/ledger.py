@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from pccl.core.effects import Close, Closed, MasterEffect, MasterEvent, Received, Send
 from pccl.core.messages import (
+    Agreed,
     AskPending,
     CollectiveSpec,
     Done,
@@ -21,10 +22,13 @@ from pccl.core.messages import (
     LinkUp,
     Outcome,
     PendingAnswer,
+    Recall,
     RefusedCollective,
     RefusedPending,
     RefusedSync,
     RefusedTopology,
+    Resume,
+    Resumed,
     Start,
     StartSync,
     Synced,
@@ -34,6 +38,7 @@ from pccl.core.messages import (
     Topology,
     TopologyUpdated,
     VoteTopology,
+    Welcome,
     Wire,
 )
 from pccl.types import PeerId
@@ -42,11 +47,11 @@ from pccl.types import PeerId
 class Known:
     """What the master was told by one peer and told it."""
 
-    def __init__(self, connection: int, join: Join) -> None:
+    def __init__(self, connection: int, join: Join | Resume) -> None:
         self.connection = connection
         self.peer = PeerId(join.peer)
         self.group = join.group
-        self.visits = join.visits
+        self.visits = isinstance(join, Join) and join.visits
         self.fetching = False
         self.topology: Topology | None = None
         """The last one sent; a peer is accepted from the first on."""
@@ -61,6 +66,17 @@ class Known:
         self.links: dict[int, LinkSpec] = {}
         """Links of the last `Wire` sent."""
         self.up: set[int] = set()
+        self.returned = False
+        """It was accepted by an earlier master, and this one has taken it back."""
+        self.ring: tuple[PeerId, ...] = ()
+        """Which it came back with."""
+        self.agreed: Agreed | None = None
+        self.run = ""
+        """Of which it is, or was when it came back."""
+        if isinstance(join, Resume):
+            self.run = join.run
+            self.updating, self.asking, self.claim = join.updating, join.asking, join.claim
+            self.agreed = join.agreed
 
     @property
     def waits(self) -> bool:
@@ -81,6 +97,10 @@ class Attempt:
         self.group = group
         self.participants: dict[PeerId, Known] = {}
         self.reports: dict[PeerId, bool] = {}
+        self.unheard: set[PeerId] = set()
+        """Participants that a master was lost before they had heard of the start."""
+        self.cut_short = False
+        """A master was lost meanwhile."""
         self.outcome: Outcome | None = None
 
 
@@ -93,6 +113,17 @@ class Ledger:
         self.running: dict[int, Attempt] = {}
         self.leaving: set[int] = set()
         """Connections that the effects of the present event close."""
+        self.reunited = False
+        """Peers were taken back in the present event."""
+
+    def master_gone(self) -> None:
+        """The master is gone, and the next one knows nobody."""
+        self.known.clear()
+        self._forget_outcomes()
+
+    def _forget_outcomes(self) -> None:
+        for attempt in self.attempts.values():
+            attempt.cut_short, attempt.outcome = True, None
 
     def accepted(self) -> Iterator[Known]:
         """Those on the roster."""
@@ -113,10 +144,11 @@ class Ledger:
         for known in self.known.values():
             known.was_accepted = known.topology is not None
         self.leaving = {effect.connection for effect in effects if isinstance(effect, Close)}
+        self.reunited = False
         if isinstance(event, Closed):
             self._forget(event.connection)
         elif isinstance(event, Received):
-            if isinstance(event.message, Join) and event.connection not in self.known:
+            if isinstance(event.message, Join | Resume) and event.connection not in self.known:
                 self.known[event.connection] = Known(event.connection, event.message)
             elif event.connection in self.known:
                 self._received(self.known[event.connection], event.message)
@@ -137,12 +169,27 @@ class Ledger:
                 self.attempts[number].reports[known.peer] = False
             case SyncState():
                 known.claim = message
+            case Recall():
+                self._recalled(known, message)
             case LinkUp(link) if link in known.links:
                 known.up.add(link)
             case LinkDown(link):
                 known.up.discard(link)
             case Leave():
                 self._forget(known.connection)
+
+    def _recalled(self, known: Known, recall: Recall) -> None:
+        """Somebody tells what it did under an earlier master."""
+        known.ring += tuple(PeerId(peer) for peer in recall.ring)
+        known.links |= {link.number: link for link in recall.links}
+        known.up |= {link.number for link in recall.links}
+        for run in recall.runs:
+            known.initiated[run.tag] = run.spec
+            if run.attempt in self.attempts and run.over:
+                self.attempts[run.attempt].reports[known.peer] = not run.cause
+            for attempt in self.running.values():
+                if not run.attempt and attempt.tag == run.tag and attempt.group == known.group:
+                    attempt.unheard.add(known.peer)
 
     def _takes_part(self, known: Known, number: int) -> bool:
         return number in self.attempts and known.peer in self.attempts[number].participants
@@ -163,6 +210,12 @@ class Ledger:
 
     def _sent(self, known: Known, message: ToPeer) -> None:
         match message:
+            case Welcome(run):
+                known.run = run
+            case Resumed():
+                if not self.reunited:
+                    self._forget_outcomes()  # Whatever was sent before, those who got it tell.
+                self.reunited = known.returned = True
             case Topology():
                 known.topology = message
             case TopologyUpdated() | RefusedTopology():

@@ -16,23 +16,30 @@ from tests.simulation.trace import tell
 if TYPE_CHECKING:
     from tests.simulation.theatre import Theatre
 
+NOTICED_S = 12.0
+"""Kernels probe idle connections every few seconds, and a machine that has been started anew answers with a reset."""
+
 RUN = "simulation"
 
 
 class MasterHost(Host):
-    """The one master of a run."""
+    """One master of a run; the next one knows nothing of it."""
 
-    def __init__(self, theatre: "Theatre") -> None:
-        self.core = Master(RUN, theatre.plan.master_limits)
+    def __init__(self, theatre: "Theatre", number: int, place: int) -> None:
+        run = RUN if number == 0 else f"{RUN}-{number}"
+        self.core = Master(run, theatre.plan.master_limits, follows=number > 0)
+        # A run that begins anew counts from one again; what looks on here knows attempts by their numbers alone.
+        self.core.roster.number = number * 1_000_000
         super().__init__(theatre.scheduler, self.core, "master")
         self.theatre = theatre
+        self.number = number
+        self.place = place
+        """At which of the addresses that peers know."""
         self._connections: dict[int, Connection] = {}
-        self._numbers = 0
 
     def connected(self, connection: Connection, address: str) -> int:
         """A peer has dialled the master; the number of its connection."""
-        self._numbers += 1
-        number = self._numbers
+        number = self.theatre.next_connection()
         self._connections[number] = connection
         reader = FrameReader(TO_MASTER_FRAME_MAX)
 
@@ -57,13 +64,15 @@ class MasterHost(Host):
             theatre.trace.line(self.scheduler.now, self.name, tell(event))
         theatre.ledger.open(event, effects)
         theatre.audience.tell("master_handles", event)
-        for known, message in theatre.ledger.deliveries(effects):
-            theatre.audience.tell("master_sends", known, message)
-        theatre.audience.tell("master_handled", event)
+
+    def after(self, event: MasterEvent) -> None:
+        self.theatre.audience.tell("master_handled", event)
 
     def perform(self, effect: Any) -> None:
         if self.theatre.trace.on:
             self.theatre.trace.line(self.scheduler.now, self.name, f"    → {tell(effect)}")
+        for known, message in self.theatre.ledger.deliveries([effect]):
+            self.theatre.audience.tell("master_sends", known, message)
         match effect:
             case Send(connections, message):
                 data = frame(encode(message))
@@ -85,5 +94,21 @@ class MasterHost(Host):
         if self.gone:
             return
         self.gone = True
+        self.theatre.master_gone()
         for connection in self._connections.values():
             connection.close(1, "connection reset")
+
+    def lose_power(self) -> None:
+        """The machine is gone, and what is on its way with it. Others find out when their kernels next ask it."""
+        if self.gone:
+            return
+        self.gone = True
+        self.theatre.power_lost_at = self.scheduler.now
+        self.theatre.master_gone()
+        for connection in self._connections.values():
+            connection.vanish((0, 1))
+            self.scheduler.after(self.theatre.random.uniform(0.0, NOTICED_S), connection.cut, "connection reset")
+
+    def connection(self, number: int) -> Connection | None:
+        """The connection with this number, while it stands."""
+        return self._connections.get(number)

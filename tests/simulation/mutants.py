@@ -8,14 +8,17 @@ from unittest.mock import PropertyMock, patch
 
 from msgspec import Struct
 
-from pccl.core import election
+from pccl.core import election, resettling
+from pccl.core.absence import Absence
 from pccl.core.admission import Admission
 from pccl.core.ballot import Ballot
 from pccl.core.collectives import Collectives
 from pccl.core.lanes import Lanes, LinkEnd
 from pccl.core.liveness import Liveness
 from pccl.core.master import Master
+from pccl.core.memory import Memory
 from pccl.core.peer import Peer
+from pccl.core.reunion import Muster, Reunion
 from pccl.core.roster import Roster
 from pccl.core.syncs import Syncs
 from pccl.core.visiting import Visiting
@@ -172,6 +175,25 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "forget the open calls": (
         Mutant("every call is answered", Peer, "_lose", _around(Peer._lose, "_resolve", lambda *_: None)),
     ),
+    "go on with whoever is first": (Mutant("everybody gets the time to come back", Muster, "whole", True),),
+    "count from one again": (
+        Mutant("numbers start beyond all that were given", resettling, "beyond", lambda highest, apart, salt: 1),
+    ),
+    "commit what some never heard of": (
+        Mutant("an attempt that some failed at is aborted", resettling, "_why_aborted", lambda *_: ""),
+    ),
+    "forget the answers": (
+        Mutant("an answer holds for all", Memory, "note", lambda self, message, outcomes_max: None),
+    ),
+    "forget the votes": (Mutant("votes count as cast", resettling, "_settle_ballots", lambda *_: None),),
+    "hold nothing back": (Mutant("first tell what you know", Absence, "passes", lambda self, effect, stage: True),),
+    "gather beside a roster": (
+        Mutant("whoever is not on the roster is out", Reunion, "_objection", lambda self, resume: ""),
+    ),
+    "begin beside a run that comes back": (
+        Mutant("newcomers wait meanwhile", Admission, "suspend", lambda self, now: None),
+    ),
+    "look for a master for ever": (Mutant("calls end when none comes", Absence, "over", lambda self, now: False),),
     "say nothing": (Mutant("every wait has words", Master, "explain", lambda self: ()),),
 }
 

@@ -5,6 +5,7 @@ Owns the way of bytes between two processes. Does not know what the bytes mean; 
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 from tests.simulation.scheduler import Scheduler
 
@@ -40,6 +41,8 @@ class Connection:
         self._closed = [False, False]
         self._loses = [False, False]
         self._severed = False
+        self._held = [False, False]
+        self._waiting: list[list[tuple[Callable[..., object], Any]]] = [[], []]
         self._on_bytes: list[Callable[[bytes], object]] = [_nobody, _nobody]
         self._on_close: list[Callable[[str], object]] = [_nobody, _nobody]
 
@@ -68,6 +71,24 @@ class Connection:
         for side in (0, 1):
             self._network.scheduler.after(self._network.delay(self.distance_s), self._tell, side, cause)
 
+    def hold(self, towards: tuple[int, ...]) -> None:
+        """From now on what is sent to these sides waits, until it is released or the kernels give up."""
+        for side in towards:
+            self._held[side] = True
+        self._network.scheduler.after(TCP_GIVES_UP_S, self._give_up)
+
+    def release(self) -> None:
+        """What was held arrives now, in order."""
+        self._held = [False, False]
+        for side in (0, 1):
+            waiting, self._waiting[side] = self._waiting[side], []
+            for act, what in waiting:
+                act(side, what)
+
+    def _give_up(self) -> None:
+        if any(self._held):
+            self.cut("timed out")
+
     def vanish(self, towards: tuple[int, ...]) -> None:
         """From now on nothing arrives at these sides, and nobody is told until the kernels give up."""
         self.vanished = True
@@ -84,11 +105,17 @@ class Connection:
         self._network.scheduler.at(self._arrivals[side], act, side, what)
 
     def _deliver(self, side: int, data: bytes) -> None:
+        if self._held[side]:
+            self._waiting[side].append((self._deliver, data))
+            return
         self.flying[side] -= 1
         if not (self._severed or self._loses[side] or self._closed[side]):
             self._on_bytes[side](data)
 
     def _tell_unless_lost(self, side: int, cause: str) -> None:
+        if self._held[side]:
+            self._waiting[side].append((self._tell_unless_lost, cause))
+            return
         if not (self._severed or self._loses[side]):
             self._tell(side, cause)
 

@@ -15,6 +15,7 @@ from pccl.core.effects import (
     CloseMaster,
     CutLane,
     Dial,
+    DialMaster,
     FromMaster,
     InSync,
     MasterClosed,
@@ -81,7 +82,8 @@ class PeerHost(Host):
         self.synced_word = b""
         """What it held when it was last told to be in step."""
         self.wired: dict[int, LinkSpec] = {}
-        self._reader = FrameReader(TO_PEER_FRAME_MAX)
+        self.dials = 0
+        """How often it has dialled a master: only the last dial counts."""
         self._numbers = 0
 
     def next_number(self) -> int:
@@ -91,20 +93,32 @@ class PeerHost(Host):
 
     # ── the master's connection ──────────────────────────────────────────────────────────────────────────────────────
 
-    def connected(self, control: Connection | None) -> None:
+    def connected(self, control: Connection | None, place: int) -> None:
         """The control connection stands, or could not be made."""
         if control is None:
             self.post(self.handle, MasterClosed("connection refused"))
             return
+        self.attach(control)
+        self.post(self._up, control, place)
+
+    def attach(self, control: Connection) -> None:
+        """Hear what arrives on this connection, and on no older one."""
         self.control = control
-        control.attach(0, self._arrived, lambda cause: self.post(self._lost_master, cause))
-        self.post(self.handle, MasterUp())
+        reader = FrameReader(TO_PEER_FRAME_MAX)
 
-    def _arrived(self, data: bytes) -> None:
-        for body in self._reader.feed(data):
-            self.post(self._received, body)
+        def arrived(data: bytes) -> None:
+            for body in reader.feed(data):
+                self.post(self._received, control, body)
 
-    def _received(self, body: bytes) -> None:
+        control.attach(0, arrived, lambda cause: self.post(self._lost_master, control, cause))
+
+    def _up(self, control: Connection, place: int) -> None:
+        if self.control is control:
+            self.handle(MasterUp(place))
+
+    def _received(self, control: Connection, body: bytes) -> None:
+        if self.control is not control:
+            return
         message = decode_to_peer(body)
         if isinstance(message, Wire):
             self.wired = {link.number: link for link in message.links}
@@ -112,8 +126,10 @@ class PeerHost(Host):
             self.theatre.audience.tell("peer_told", self, message)
         self.handle(FromMaster(message))
 
-    def _lost_master(self, cause: str) -> None:
-        self.handle(MasterClosed(cause))
+    def _lost_master(self, control: Connection, cause: str) -> None:
+        if self.control is control:
+            self.control = None
+            self.handle(MasterClosed(cause))
 
     def hears_everything(self) -> bool:
         """Nothing that the master said is still on its way."""
@@ -176,8 +192,13 @@ class PeerHost(Host):
             case AbortRun():
                 theatre.plane.abort(self, effect)
             case CloseMaster():
+                self.dials += 1
                 if self.control is not None:
                     self.control.close(0, "closed by the peer")
+                    self.control = None
+            case DialMaster(place, timeout_s):
+                self.dials += 1
+                theatre.dial_master(self, place, timeout_s)
             case Note():
                 pass
             case _:

@@ -27,6 +27,9 @@ FAULTS: dict[str, float] = {
     "goodbye": 0.5,
     "join": 2.0,
     "pause_master": 0.3,
+    "crash_master": 0.4,
+    "part_from_master": 0.5,
+    "part_peers": 0.4,
 }
 """How often each fault strikes where it is present at all, relative to the others."""
 
@@ -83,6 +86,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     faults: dict[str, float]
     fault_every_s: float
     master_crashes: bool
+    """It crashes in the end, for good."""
+    standby: bool
+    """Peers know two addresses of masters, and the next one may be at the other."""
     safety_s: float
     master_limits: MasterLimits
     peer_limits: PeerLimits
@@ -167,10 +173,13 @@ def _troubled(random: Random) -> Plan:
         faults={} if quiet else {**present, "join": FAULTS["join"]},
         fault_every_s=random.choice((0.3, 1.0, 3.0, 10.0)),
         master_crashes=random.random() < 0.05,
+        standby=random.random() < 0.2,
         # A hostile candidate must be seen to hold nobody up, which takes longer than the longest honest wait.
         safety_s=random.choice((60.0, 150.0, 400.0) if hostile else (20.0, 60.0, 150.0)),
         master_limits=_master_limits(random),
-        peer_limits=PeerLimits(master_silence_s=random.choice((40.0, 60.0))),
+        peer_limits=PeerLimits(
+            master_silence_s=random.choice((40.0, 60.0)), master_timeout_s=random.choice((120.0, 200.0))
+        ),
     )
 
 
@@ -205,6 +214,7 @@ def by_hand() -> Plan:
         faults={},
         fault_every_s=1.0,
         master_crashes=False,
+        standby=False,
         safety_s=0.0,
         master_limits=MasterLimits(default_lanes=1, mesh_peers_max=0),
         peer_limits=PeerLimits(),

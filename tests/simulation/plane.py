@@ -124,9 +124,17 @@ class Plane:
                 end.part.stopped_at = min(end.part.stopped_at, self._theatre.scheduler.now)
                 end.part.ended = True
 
+    def run_s(self) -> float:
+        """How long the bytes of a run that just began take."""
+        return self._theatre.random.uniform(0.0, self._theatre.plan.run_s)
+
+    def pull_s(self) -> float:
+        """The same for a shared state that is pulled."""
+        return self._theatre.random.uniform(0.0, self._theatre.plan.run_s)
+
     def _plan_end(self, run: Run) -> None:
         random, scheduler = self._theatre.random, self._theatre.scheduler
-        duration_s = random.uniform(0.0, self._theatre.plan.run_s)
+        duration_s = self.run_s()
         total = sum(part.value for part in run.parts.values())
         for part in run.parts.values():
             part.result = total

@@ -49,6 +49,10 @@ class Reach:
         if both_ways:
             self.block(target, caller)
 
+    def unite(self, one: PeerId, other: PeerId) -> None:
+        """These two can dial each other again."""
+        self.blocked -= {(one, other), (other, one)}
+
     def note_trouble(self, one: PeerId, other: PeerId) -> None:
         """If these two cannot reach each other from either side, a refusal of one of them is just."""
         if self.are_strangers(one, other):

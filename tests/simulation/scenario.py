@@ -5,6 +5,8 @@
     call anna update_topology               or are_peers_pending, goodbye, sync 3, collective 0 [count=8]
     done anna 0    fail anna 0              the data plane ends anna's run of tag 0
     crash anna     freeze anna    thaw anna the process is gone, stopped, continued
+    crash master   restart                  so is the master's; another one starts, and knows nothing
+    copy anna                               another process starts with all that anna is, and dials the master
     block anna bert                         anna cannot dial bert any more
     wait 10                                 let seconds pass
     explain                                 what the master says it waits for
@@ -33,8 +35,11 @@ from pccl.core.effects import (
 from pccl.core.messages import CollectiveSpec, Ping, Pong, ToMaster, ToPeer, Waiting, Welcome, Wire
 from pccl.core.peer import PeerIdentity
 from pccl.types import DataType, PeerId, ReduceOp, SharedStateSyncStrategy
+from pccl.wire.codec import decode_to_peer, encode
+from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
 from tests.simulation.checkers import Checker
 from tests.simulation.ledger import Known
+from tests.simulation.network import Connection
 from tests.simulation.peer_host import PeerHost
 from tests.simulation.people import LAYOUT
 from tests.simulation.plan import by_hand
@@ -190,7 +195,28 @@ class Story:
         self.plane.end_run(self._host(name), int(tag), "a segment is corrupt")
 
     def _crash(self, name: str) -> None:
-        self._host(name).crash()
+        if name == "master":
+            self.theatre.master.crash()
+        else:
+            self._host(name).crash()
+
+    def _restart(self) -> None:
+        self.theatre.restart_master()
+
+    def _copy(self, name: str) -> None:
+        """A virtual machine that was saved and started twice, say."""
+        there = Connection(self.theatre.network, WAY_S)
+        there.attach(0, self._heard_by_copy, lambda cause: None)
+        self.theatre.master.connected(there, "10.0.1.1")
+        host = self._host(name)
+        core = host.core
+        resume = core._memory.resume(host.identity, (core.epoch, core.sizes), core._lanes, core._sync, ())
+        host.harms.append("copied")
+        there.send(0, frame(encode(resume)))
+
+    def _heard_by_copy(self, data: bytes) -> None:
+        for body in FrameReader(TO_PEER_FRAME_MAX).feed(data):
+            self.recorder.lines.append(f"master → the copy: {tell(decode_to_peer(body))}")
 
     def _freeze(self, name: str) -> None:
         self._host(name).harms.append("freeze")

@@ -6,6 +6,7 @@ then all leave, and nothing may be left behind.
 
 import re
 from collections.abc import Callable
+from math import inf
 from random import Random
 
 from msgspec import structs
@@ -56,7 +57,14 @@ class Theatre:
         self.ledger = Ledger()
         self.plane = Plane(self)
         self.audience = checkers.Audience([checker(self) for checker in (*checkers.ALL, *onlookers)])
-        self.master = MasterHost(self)
+        self._connections = 0
+        self.master = MasterHost(self, 0, 0)
+        self.master_for_good = False
+        """There will be no other master."""
+        self.power_lost_at = -inf
+        """When the machine of a master was last gone without a word."""
+        self.master_crashes: list[float] = []
+        """When."""
         self.peers: dict[PeerId, PeerHost] = {}
         """Processes that run, by identity."""
         self.hosts_by_name: dict[str, PeerHost] = {}
@@ -85,6 +93,7 @@ class Theatre:
         self.havoc.start()
         self.scheduler.run(self.plan.safety_s, lambda: self.scheduler.steps > STEPS_MAX)
         if self.plan.master_crashes:
+            self.master_for_good = True
             self.master.dies_after = self.random.randrange(4)
             self.scheduler.run(self.scheduler.now + 5.0, lambda: self.master.gone)
             self.master.crash()
@@ -92,7 +101,7 @@ class Theatre:
         self._line("HEAL", "no more faults")
         self.acting = False
         self.havoc.heal()
-        if not self.master.gone:
+        if not self.master_for_good:
             self._demand_progress()
         self._farewell()
         self.audience.tell("finished")
@@ -101,7 +110,7 @@ class Theatre:
         self.faults_done += 1
         people = [host.person for host in self.peers.values() if host.person is not None]
         self._goals = {person.host.identity.peer: person.steps + STEPS_AFTER_HEALING for person in people}
-        bound_s = 2 * self.plan.wait_bound_s + TCP_GIVES_UP_S + LONG_THOUGHT_S
+        bound_s = 2 * self.wait_bound_s() + TCP_GIVES_UP_S + LONG_THOUGHT_S
         if not self.scheduler.run(self.scheduler.now + bound_s, self._progressed):
             late = [host.name for host in self.peers.values() if not self._reached_goal(host)]
             raise Violation("progress", f"{', '.join(late)} made no progress in {bound_s:.0f} s; {self.explain()}")
@@ -119,9 +128,9 @@ class Theatre:
         for host in list(self.peers.values()):
             if host.frozen_for_good or host.hostile:
                 host.crash()
-            elif host.person is not None and (not self.master.gone or self.random.random() < 0.5):
+            elif host.person is not None and (not self.master_for_good or self.random.random() < 0.5):
                 self.scheduler.after(self.random.uniform(0.0, 3.0), host.person.leave)
-        bound_s = self.plan.wait_bound_s + LONG_THOUGHT_S
+        bound_s = self.wait_bound_s() + LONG_THOUGHT_S
         if not self.scheduler.run(self.scheduler.now + bound_s, lambda: not self.peers):
             names = ", ".join(host.name for host in self.peers.values())
             raise Violation("farewell", f"{names} did not get away in {bound_s:.0f} s; {self.explain()}")
@@ -135,7 +144,7 @@ class Theatre:
     def enter(self, address: tuple[str, int] | None = None, word: bytes | None = None) -> str:
         """A new peer joins, perhaps where another one was, perhaps with what it fetched before; its name, or nothing
         if the run is full."""
-        if len(self.peers) >= self.plan.peers_max or not self.acting or self.master.gone:
+        if len(self.peers) >= self.plan.peers_max or not self.acting or self.master_for_good:
             return ""
         identity, address = self._identity("p", address)
         joined = self.place(PeerHost(self, identity, address, self._distance()))
@@ -166,7 +175,7 @@ class Theatre:
         """Whoever comes at the last moment is a candidate after it, and must be let in or refused like others."""
         if self.random.random() < 0.5:
             self.enter()
-        if self.plan.hostile and not self.master.gone:
+        if self.plan.hostile and not self.master_for_good:
             late = HostileHost(self, *self._identity("h", None), self._distance())
             late.habits, late.slowness_s = draw_seesaw(self.random), 0.0
             self.place(late)
@@ -174,7 +183,7 @@ class Theatre:
     def _enter_hostile(self) -> None:
         """A hostile peer comes, or comes back under another name."""
         entrances = sum(host.hostile for host in self.hosts_by_name.values())
-        if not self.acting or self.master.gone or entrances >= HOSTILE_ENTRANCES_MAX:
+        if not self.acting or self.master_for_good or entrances >= HOSTILE_ENTRANCES_MAX:
             return
         self.place(HostileHost(self, *self._identity("h", None), self._distance()))
 
@@ -184,7 +193,8 @@ class Theatre:
         group = self.random.randrange(self.plan.groups)
         host, port = address or (f"10.0.{number // 256}.{number % 256}", 40_000)
         announced = host if self.random.random() < 0.5 else ""
-        return PeerIdentity(peer, group, announced, port, self.plan.lanes[group]), (host, port)
+        masters = 2 if self.plan.standby else 1
+        return PeerIdentity(peer, group, announced, port, self.plan.lanes[group], masters=masters), (host, port)
 
     def _distance(self) -> float:
         return self.random.uniform(0.0, self.plan.distance_s)
@@ -198,16 +208,50 @@ class Theatre:
         """Start a peer's process, which dials the master."""
         self.peers[host.identity.peer] = self.hosts_by_name[host.name] = host
         self.reach.listen(host)
-        self.scheduler.after(self.network.delay(2 * host.distance_s), self._connect, host)
+        self.dial_master(host, 0, 2.0)
         return host
 
-    def _connect(self, host: PeerHost) -> None:
-        if host.gone or self.master.gone:
-            host.connected(None)
+    def dial_master(self, host: PeerHost, place: int, timeout_s: float) -> None:
+        """A peer dials the master at one of its addresses."""
+        way_s = self.network.delay(2 * host.distance_s)
+        if host.identity.peer in self.havoc.parted or (self.master.gone and self.random.random() < 0.3):
+            way_s = timeout_s  # Nobody answers, not even with a refusal.
+        self.scheduler.after(way_s, self._connect, host, place, host.dials)
+
+    def _connect(self, host: PeerHost, place: int, dial: int) -> None:
+        if host.gone or host.dials != dial:
+            return
+        if self.master.gone or self.master.place != place or host.identity.peer in self.havoc.parted:
+            host.connected(None, place)
             return
         connection = Connection(self.network, host.distance_s)
         self._hosts_by_connection[self.master.connected(connection, host.address[0])] = host
-        host.connected(connection)
+        host.connected(connection, place)
+
+    def next_connection(self) -> int:
+        """A number for a control connection, whoever is the master."""
+        self._connections += 1
+        return self._connections
+
+    def master_gone(self) -> None:
+        """The master has crashed."""
+        self._line("master", "the process has crashed")
+        self.ledger.master_gone()
+        self.master_crashes.append(self.scheduler.now)
+        for host in self.peers.values():
+            if host.frozen or host.identity.peer in self.havoc.parted:
+                host.harms.append("out of reach when the master crashed")
+        if self.havoc.on and self.plan.faults:
+            self.scheduler.after(self.random.choice((0.05, 0.5, 2.0, 8.0, 20.0)), self.restart_master)
+
+    def restart_master(self) -> None:
+        """Another master, with nothing but what peers tell it."""
+        if not self.master.gone or self.master_for_good:
+            return
+        place = self.random.randrange(2) if self.plan.standby and self.acting else 0
+        self.master = MasterHost(self, self.master.number + 1, place)
+        self._line("master", f"another one starts at place {place}")
+        self.faults_done += 1
 
     def host_of(self, known: Known) -> PeerHost | None:
         """Who really is at the other end of a control connection, as long as that process runs."""
@@ -242,6 +286,11 @@ class Theatre:
         self.thinkers(0)
         self.audience.tell("sampled")
         self.scheduler.after(SAMPLE_S, self._sample)
+
+    def wait_bound_s(self) -> float:
+        """The plan's, and the time that peers look for another master."""
+        searching_s = self.plan.peer_limits.master_timeout_s if self.master_crashes else 0.0
+        return self.plan.wait_bound_s + searching_s
 
     def explain(self) -> tuple[str, ...]:
         """What the master says it waits for."""

@@ -122,7 +122,7 @@ def start(host: "PeerHost", effect: StartTransfer) -> None:
             transfer.lane_broke(end, "closed before it began")
     scheduler, plan = host.theatre.scheduler, host.theatre.plan
     if effect.pull:
-        scheduler.after(host.theatre.random.uniform(0.0, plan.run_s), transfer.look)
+        scheduler.after(host.theatre.plane.pull_s(), transfer.look)
         # A lane that passes nothing is found out by whoever waits for bytes on it. Who serves waits for no bytes,
         # except for those of a visitor.
         scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.end, "no progress")

@@ -1,13 +1,17 @@
 """The stress tool itself: what it checks has teeth, and what it draws follows from the seed."""
 
+import io
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pccl.cli.stress import _range, _replay, add_arguments
-from pccl.cli.stress.faults import WEIGHTS, Faults
+from pccl.cli.stress.faults import CUTS, KILLS, MASTERS, STOPS, Faults
+from pccl.cli.stress.options import Options
 from pccl.cli.stress.referee import Referee
+from pccl.cli.stress.show import Lines, PlainTable, RichTable, choose_painter
 from pccl.cli.stress.values import Tensor, Wrong
 
 LOG = Path("peer.log")
@@ -85,19 +89,47 @@ def test_a_wait_beyond_its_bound_is_found_unless_the_peer_was_stopped():
 
 
 def test_pauses_are_between_the_first_ends_of_steps():
-    referee = Referee(bound_s=1.0)
+    referee = Referee(bound_s=4.0)
     for step, now in [(1, 0.0), (1, 5.0), (2, 6.0), (3, 6.5)]:
-        referee.step_ended(step, now)
-    assert (referee.score.steps, referee.score.longest_pause_s) == (3, 6.0)
+        referee.step_ended(step, now, LOG)
+    assert (referee.score.steps, referee.score.longest_pause_s, referee.broken) == (3, 6.0, [])
+
+
+def test_a_pause_beyond_its_bound_is_found():
+    referee = Referee(bound_s=4.0)
+    referee.step_ended(1, 0.0, LOG)
+    referee.step_ended(2, 8.5, LOG)
+    assert "step 2 ended 8.5 s after" in referee.broken[0]
+
+
+def options(**wishes):
+    usual = {"peers": 4, "seconds": 1.0, "kills": None, "kill_every": (0.2, 1.0), "silence_s": 4.0, "bound_s": 15.0}
+    return Options(**{**usual, "seed": 1, **wishes})
 
 
 def test_faults_follow_from_the_seed():
     def drawn(seed):
-        faults = Faults(seed, 4.0, True, lambda seconds, do: None)
-        return [faults.pause(0.2, 1.0) for _ in range(5)], faults._kinds
+        cuts = []
+        faults = Faults(options(seed=seed, cut=True), lambda seconds, do: None, lambda **how: cuts.append(how))
+        kinds = [faults.strike([]) for _ in range(50)]
+        return kinds, cuts, [faults.pause(0.2, 1.0) for _ in range(5)]
 
     assert drawn(1) == drawn(1) != drawn(2)
-    assert drawn(1)[1] == list(WEIGHTS)
+    assert {how["kind"] for how in drawn(1)[1]} == {*CUTS}
+
+
+@pytest.mark.parametrize(
+    ("wishes", "kinds"),
+    [
+        ({}, {}),
+        ({"stop": True}, STOPS),
+        ({"cut": True}, CUTS),
+        ({"master": True}, MASTERS),
+        ({"stop": True, "cut": True, "master": True}, {**STOPS, **CUTS, **MASTERS}),
+    ],
+)
+def test_only_faults_that_were_asked_for_come(wishes, kinds):
+    assert Faults(options(**wishes), None, None).weights == {**KILLS, **kinds}
 
 
 def test_a_broken_run_names_the_command_that_replays_it():
@@ -105,9 +137,9 @@ def test_a_broken_run_names_the_command_that_replays_it():
 
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    chosen = parser.parse_args(["--peers", "5", "--kills", "9", "--kill-every", "0.1-2", "--stop"])
+    chosen = parser.parse_args(["--peers", "5", "--kills", "9", "--kill-every", "0.1-2", "--stop", "--cut", "--master"])
     assert _replay(chosen, 77) == (
-        "pccl stress --peers 5 --seed 77 --kills 9 --kill-every 0.1-2 --silence 4 --bound 15 --stop"
+        "pccl stress --peers 5 --seed 77 --kills 9 --kill-every 0.1-2 --silence 4 --bound 15 --stop --cut --master"
     )
     assert vars(parser.parse_args(_replay(chosen, 77).split()[2:])) == {**vars(chosen), "seed": 77}
 
@@ -118,3 +150,31 @@ def test_nonsense_for_kill_every_is_refused(text):
 
     with pytest.raises(argparse.ArgumentTypeError):
         _range(text)
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+ROWS = [("peer 1 (abcdef01)", "in", "large", "7", "0.0s", "stopped")]
+
+
+@pytest.mark.parametrize("painter", [RichTable, PlainTable])
+def test_a_terminal_shows_a_table_and_clears_it(painter):
+    out = Terminal()
+    drawing = painter(out)
+    drawing.draw("the headline", ROWS)
+    drawn = out.getvalue()
+    drawing.draw("the next headline", ROWS)
+    drawing.clear()
+    assert "the headline" in drawn
+    assert "peer 1 (abcdef01)" in drawn
+    assert out.getvalue().endswith(("\x1b[J", "\x1b[2K", "\x1b[?25h")), repr(out.getvalue()[-40:])
+
+
+def test_what_is_no_terminal_gets_lines(monkeypatch):
+    assert isinstance(choose_painter(io.StringIO()), Lines)
+    assert isinstance(choose_painter(Terminal()), RichTable)
+    monkeypatch.setitem(sys.modules, "rich.live", None)
+    assert isinstance(choose_painter(Terminal()), PlainTable)

@@ -31,7 +31,7 @@ from pccl.wire.framing import (
 )
 
 pack = msgspec.msgpack.encode
-JOIN = {"type": "Join", "peer": "a" * 32, "group": 0, "host": "", "port": 1, "lanes": 0}
+JOIN = {"type": "Join", "peer": "a" * 32, "group": 0, "host": "", "port": 1, "lanes": 0, "begin": True}
 
 
 def packed_fields(*parts: bytes) -> bytes:
@@ -143,11 +143,18 @@ def test_a_frame_of_exactly_the_limit_passes_and_one_more_byte_does_not() -> Non
         FrameReader(limit=10).feed(frame(b"x" * 11))
 
 
-def test_a_raised_limit_holds_for_the_next_frame() -> None:
-    reader = FrameReader(limit=4)
-    assert reader.feed(frame(b"join")) == [b"join"]
-    reader.limit = 8
-    assert reader.feed(frame(b"x" * 8)) == [b"x" * 8]
+@pytest.mark.parametrize("together", [True, False])
+def test_the_first_frame_may_have_a_limit_of_its_own(together: bool) -> None:
+    sent = [frame(b"join"), frame(b"x" * 8)]
+    reader = FrameReader(limit=4, then=8)
+    assert [body for data in ([b"".join(sent)] if together else sent) for body in reader.feed(data)] == [
+        b"join",
+        b"x" * 8,
+    ]
+    with pytest.raises(WireError, match="a frame of 9 bytes where 8 are allowed"):
+        reader.feed(frame(b"x" * 9))
+    with pytest.raises(WireError, match="a frame of 8 bytes where 4 are allowed"):
+        FrameReader(limit=4, then=8).feed(frame(b"x" * 8))
 
 
 def test_a_reader_that_lost_its_place_stays_lost() -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from msgspec import inspect
 
 import pccl.core.messages as messages
-from pccl.core.messages import Between, Join, LaneAnswer, LaneHello, ToMaster, ToPeer
+from pccl.core.messages import Between, Join, LaneAnswer, LaneHello, Resume, ToMaster, ToPeer
 from pccl.wire import framing
 from pccl.wire.codec import decode_between, decode_to_master, decode_to_peer, encode
 from pccl.wire.framing import FrameReader, WireError, frame, parse_preamble, parse_refusal
@@ -48,6 +48,8 @@ def values(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.builds(info.cls, **{field.name: values(field.type) for field in info.fields})
         case inspect.EnumType():
             return st.sampled_from(info.cls)
+        case inspect.UnionType(types=(one, inspect.NoneType())):
+            return st.none() | values(one)
         case inspect.BoolType():
             return st.booleans()
         case inspect.IntType():
@@ -76,6 +78,8 @@ def largest(info: inspect.Type, character: str) -> Any:
             return info.cls(**{field.name: largest(field.type, character) for field in info.fields})
         case inspect.EnumType():
             return max(info.cls, key=lambda member: member.value)
+        case inspect.UnionType(types=(one, inspect.NoneType())):
+            return largest(one, character)
         case inspect.BoolType():
             return True
         case inspect.IntType():
@@ -93,6 +97,9 @@ def largest(info: inspect.Type, character: str) -> Any:
 
 def wrong(info: inspect.Type) -> Iterator[Any]:
     """Plain values just outside what this type allows, in each way it limits them."""
+    if isinstance(info, inspect.UnionType):
+        yield from (value for value in wrong(info.types[0]) if value is not None)
+        return
     yield None
     match info:
         case inspect.StructType():
@@ -190,7 +197,7 @@ def test_every_bound_of_every_field_is_enforced(decode: Decode, kind: type) -> N
 @pytest.mark.parametrize(
     ("limit", "kinds", "character"),
     [
-        pytest.param(framing.HELLO_FRAME_MAX, (Join, LaneHello, LaneAnswer), "😀", id="hello"),
+        pytest.param(framing.HELLO_FRAME_MAX, (Join, Resume, LaneHello, LaneAnswer), "😀", id="hello"),
         pytest.param(framing.TO_MASTER_FRAME_MAX, get_args(ToMaster), "😀", id="to master"),
         # Ids are hexadecimal and host names ASCII: only a master that is none of ours sends wider ones.
         pytest.param(framing.TO_PEER_FRAME_MAX, get_args(ToPeer), "x", id="to peer"),

@@ -9,6 +9,7 @@ a pair where the group is large enough, and only a pair that cannot be separated
 
 from collections.abc import Iterable
 from enum import Enum
+from math import inf
 
 from msgspec import Struct
 
@@ -61,6 +62,8 @@ class Admission:
         self.ballot = Ballot[None]("update_topology", lambda: roster.accepted)
         self.trial: dict[PeerId, Member] | None = None
         """The candidates being tried; None when no trial is on."""
+        self.begin_at = 0.0
+        """No run begins before this."""
         self._also: dict[int, tuple[int, tuple[Pair, ...]]] = {}
         """Groups, and pairs that are linked there beyond ring and mesh, by the attempt that needs them."""
         self._rings: dict[int, tuple[PeerId, ...]] = {}
@@ -151,7 +154,7 @@ class Admission:
 
     def _begin(self, now: float) -> bool:
         """Every accepted peer has voted; with nobody accepted there is nobody to ask, and the candidates go ahead."""
-        carried = self.ballot.complete or not self._roster.accepted
+        carried = self.ballot.complete or (not self._roster.accepted and now >= self.begin_at)
         if not carried or not (self.ballot.votes or self._roster.candidates):
             return False
         self.trial = dict(self._roster.candidates)
@@ -159,8 +162,25 @@ class Admission:
             self.rewire(group, now)
         return True
 
+    def suspend(self, now: float) -> None:
+        """Nobody is accepted, and peers of a run that was there before have come back: no other one begins."""
+        self.begin_at = inf
+        tried, self.trial = self.trial, None
+        for group in _groups((tried or {}).values()):
+            self.rewire(group, now)
+
+    def excuse(self, missed_s: float) -> None:
+        """We did not listen for this long ourselves: whoever was to come first may be there, unread."""
+        self.begin_at += missed_s
+
+    def next_deadline(self) -> float | None:
+        """When a run can begin with those who wait."""
+        waits = self._roster.candidates and not self._roster.accepted and self.trial is None
+        return self.begin_at if waits and 0.0 < self.begin_at < inf else None
+
     def _commit(self, now: float) -> None:
         assert self.trial is not None, "commit follows a trial"
+        self._roster.updated = self._roster.draw_number()
         admitted, rings = self.trial, self._rings
         self.trial, self._rings = None, {}
         if admitted:
@@ -169,7 +189,7 @@ class Admission:
             self._outbox.note(
                 f"epoch {self._roster.epoch}: {names(admitted)} joined; {len(self._roster.accepted)} peers"
             )
-        self._outbox.send(self.ballot.votes, TopologyUpdated())
+        self._outbox.send(self.ballot.votes, TopologyUpdated(self._roster.updated))
         self.ballot.clear()
         for group in rings:
             self.rewire(group, now)
@@ -245,6 +265,9 @@ class Admission:
             return f"admission of {names(self.trial)} waits for {links}"
         if self.ballot.votes:
             return self.ballot.explain()
+        if self._roster.candidates and not self._roster.accepted:
+            held = f"candidates {names(self._roster.candidates)} wait: peers of an earlier run may come back first"
+            return held if self.begin_at < inf else ""
         if self._roster.candidates:
             waiting, accepted = names(self._roster.candidates), names(self._roster.accepted)
             return f"candidates {waiting} wait for {accepted} to call update_topology"

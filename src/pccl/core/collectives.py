@@ -128,14 +128,29 @@ class Collectives:
         if self.in_flight(member.peer) >= self._limits.tags_max:
             raise Violation(f"has more than {self._limits.tags_max} collectives in flight")
         if life is None:
-            ballot = Ballot[CollectiveSpec](f"collective {tag_name(tag)}", lambda: self._roster.ring(member.group))
-            life = lives[tag] = Life(member.group, tag, ballot)
-            life.since = now
+            life = lives[tag] = self.new_life(member.group, tag, now)
         life.ballot.cast(member.peer, spec, now)
         if parcel:
             life.parcels[member.peer] = parcel
         self._in_flight[member.peer] = self.in_flight(member.peer) + 1
         self._count(life, now)
+
+    def new_life(self, group: int, tag: int, now: float) -> Life:
+        """One that nobody has voted for yet."""
+        ballot = Ballot[CollectiveSpec](f"collective {tag_name(tag)}", lambda: self._roster.ring(group))
+        life = Life(group, tag, ballot)
+        life.since = now
+        return life
+
+    def adopt(self, life: Life, abort: str, now: float) -> None:
+        """One that was started by an earlier master; it is aborted if there is a reason."""
+        self._lives.setdefault(life.group, {})[life.tag] = life
+        for peer in life.ballot.votes:
+            self._in_flight[peer] = self.in_flight(peer) + 1
+        if abort:
+            self._abort(life, abort, now)
+        else:
+            self._check_reports(life, now)
 
     def report(self, member: Member, tag: int, attempt: int, cause: str | None, now: float) -> None:
         """A participant has finished its part (`cause` is None) or failed at it."""
@@ -231,7 +246,7 @@ class Collectives:
 
     def _start(self, life: Life, lanes: tuple[int, ...], now: float) -> None:
         """Start it over these lanes of its ring; without lanes, with what came along with the votes."""
-        life.attempt, life.lanes, life.ring = self._roster.draw_attempt(), lanes, self._roster.ring(life.group)
+        life.attempt, life.lanes, life.ring = self._roster.draw_number(), lanes, self._roster.ring(life.group)
         life.unreported = dict.fromkeys(life.ring)
         life.become(LifeStage.RUNNING, now)
         segments = segment_bytes(life.spec, len(life.ring), max(1, len(lanes)))

@@ -76,6 +76,9 @@ MasterEffect = Send | Close | Note
 class MasterUp(Struct, frozen=True):
     """The control connection stands."""
 
+    place: int = 0
+    """To which of our masters."""
+
 
 class FromMaster(Struct, frozen=True):
     """A message arrived from the master."""
@@ -84,7 +87,7 @@ class FromMaster(Struct, frozen=True):
 
 
 class MasterClosed(Struct, frozen=True):
-    """The control connection ended, and why."""
+    """The control connection ended, or could not be made, and why. Nothing of it is told after this."""
 
     cause: str
 
@@ -224,6 +227,14 @@ class SendMaster(Struct, frozen=True):
 
 class CloseMaster(Struct, frozen=True):
     """Close the control connection after what was sent on it has left. No `MasterClosed` is needed."""
+
+
+class DialMaster(Struct, frozen=True):
+    """Open a control connection in place of an older one. Ends in `MasterUp` or `MasterClosed`."""
+
+    place: int
+    """To which of our masters."""
+    timeout_s: float
 
 
 class FailureKind(Enum):
@@ -399,6 +410,7 @@ class AbortRun(Struct, frozen=True):
 PeerEffect = (
     SendMaster
     | CloseMaster
+    | DialMaster
     | Resolve
     | Dial
     | AcceptLane

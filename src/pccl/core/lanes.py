@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from pccl.core.effects import AcceptLane, CarryParcels, CloseLane, CutLane, Dial, PeerEffect, RefuseLane, SendMaster
 from pccl.core.limits import PeerLimits
-from pccl.core.messages import LaneHello, LinkDown, LinkSpec, LinkUp
+from pccl.core.messages import LaneHello, LinkDown, LinkReport, LinkSpec, LinkUp
 from pccl.core.outbox import clip
 from pccl.types import PeerId, short
 
@@ -105,6 +105,11 @@ class Lanes:
             self._effects.append(RefuseLane(offer, f"{short(self._me)} has left the run"))
         self._early = {}
 
+    def forget_run(self) -> None:
+        """A candidate has lost its master: the next one counts links from one again."""
+        self.close_all()
+        self.run, self._newest = "", 0
+
     # ── what happens to lanes ────────────────────────────────────────────────────────────────────────────────────────
 
     def offered(self, offer: int, hello: LaneHello, now: float) -> None:
@@ -169,6 +174,19 @@ class Lanes:
             return
         self._discard(link)
         self._effects.append(SendMaster(LinkDown(link, clip(f"{cause} (neighbour {short(PeerId(end.spec.peer))})"))))
+
+    def recall(self) -> list[LinkReport]:
+        """The links that stand at our end."""
+        return [
+            LinkReport(end.spec.number, end.spec.peer, end.spec.dial, end.spec.lanes, min(end.standing.values()))
+            for end in self._ends.values()
+            if end.complete
+        ]
+
+    @property
+    def newest(self) -> int:
+        """The highest number of a link that we were told of."""
+        return self._newest
 
     # ── parcels ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -37,6 +37,16 @@ class MasterLimits(Struct, frozen=True):
     """For this long a ring is built around a pair of peers that could not reach each other. Routes change by the
     minute, so the verdict must not outlive them."""
 
+    reunion_s: float = 5.0
+    """A master without a roster that is told of a run waits this long for the peers that nobody has a link to any more.
+    Peers dial every second (`PeerLimits.master_redial_s`), and a dial takes two at most, so who is there has come by
+    then. Those to whom somebody still has a link, or of whose group nobody is here, may not have noticed yet that their
+    master is gone, and get `silence_s`, like everywhere."""
+
+    newborn_s: float = 2.0
+    """A master that may follow another one on its port keeps newcomers waiting until it is this old: by then peers of
+    an earlier run, who dial every second, have been heard, and the newcomer does not begin a run beside theirs."""
+
     explain_after_s: float = 2.0
     """A wait is put into words for the operator and for those who wait after this; shorter ones are normal."""
 
@@ -69,6 +79,14 @@ class PeerLimits(Struct, frozen=True):
     master_silence_s: float = 60.0
     """While a call waits, the master is asked for a sign of life; this long without one and the master is lost.
     Same argument as `MasterLimits.silence_s`: the master may live in a busy process too."""
+
+    master_timeout_s: float = 300.0
+    """A peer that has lost its master dials it again for this long. A process is restarted in seconds and a machine
+    in a few minutes; then somebody has to come, and every minute of waiting is one of all the others' machines."""
+
+    master_redial_s: float = 1.0
+    """The longest pause between two rounds of dials to the masters. A thousand peers are a thousand refused
+    connections a second, which a machine does not feel; and training stands still meanwhile."""
 
     dial_timeout_s: float = 5.0
     """Connect and handshake of one lane. SYN is sent again after 1 s and 3 s, so two losses fit in."""

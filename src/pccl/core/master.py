@@ -1,10 +1,10 @@
 """The master's decisions: `handle(event, now)` takes what happened and returns what to do about it.
 
 Owns the dispatch of events, the pending question and the departure of peers; the rest is delegated: who is here
-(`roster`), votes and trial (`admission`), links (`wiring`), collectives (`collectives`), shared states (`syncs`),
-visitors (`visits`), silence (`liveness`), contradicting calls (`divergence`) and the words for every wait (`waits`). A
-message is checked first and changes state after; one that breaks the protocol gets its sender kicked with the reason
-and hurts nobody else.
+(`roster`), what an earlier master has left behind (`reunion`), votes and trial (`admission`), links (`wiring`),
+collectives (`collectives`), shared states (`syncs`), visitors (`visits`), silence (`liveness`), contradicting calls
+(`divergence`) and the words for every wait (`waits`). A message is checked first and changes state after; one that
+breaks the protocol gets its sender kicked with the reason and hurts nobody else.
 """
 
 from pccl.core.admission import Admission, Expulsion
@@ -19,6 +19,7 @@ from pccl.core.messages import (
     AskPending,
     CollectiveSpec,
     Done,
+    Elsewhere,
     Failed,
     Fetch,
     Initiate,
@@ -30,8 +31,10 @@ from pccl.core.messages import (
     PendingAnswer,
     Ping,
     Pong,
+    Recall,
     RefusedPending,
     RefusedTopology,
+    Resume,
     SyncEnded,
     SyncState,
     ToMaster,
@@ -39,6 +42,7 @@ from pccl.core.messages import (
     Welcome,
 )
 from pccl.core.outbox import Outbox, clip
+from pccl.core.reunion import Reunion
 from pccl.core.roster import Member, Roster
 from pccl.core.syncs import Syncs
 from pccl.core.violation import Violation
@@ -51,8 +55,10 @@ from pccl.types import PeerId, short
 class Master:
     """Decides who is in and which collective runs. It never sees a tensor."""
 
-    def __init__(self, run: str, limits: MasterLimits) -> None:
+    def __init__(self, run: str, limits: MasterLimits, follows: bool = False) -> None:
+        """`follows`: there may have been another master at this address, whose peers come back."""
         self.run = run
+        """Chosen for the first of its masters; the next ones take it over."""
         self.limits = limits
         self.roster = Roster()
         self.outbox = Outbox(self.roster)
@@ -63,7 +69,11 @@ class Master:
         self.visits = Visits(self.roster, self.admission, self.syncs, self.outbox, limits)
         self.liveness = Liveness(self.roster, self.outbox, limits)
         self.pending = Ballot[None]("are_peers_pending", lambda: self.roster.accepted)
+        self.reunion = Reunion(self)
         self.waits = Waits(self)
+        self.follows = follows
+        self.born_at: float | None = None
+        """When the first thing happened to it."""
         self._watch_at: float | None = None
 
     # ── the interface ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -71,13 +81,16 @@ class Master:
     def handle(self, event: MasterEvent, now: float) -> list[MasterEffect]:
         """Take an event, return the effects to carry out in order."""
         self._excuse_ourselves(now)
+        if self.born_at is None:
+            self.born_at = now
+            self.admission.begin_at = now + self.limits.newborn_s if self.follows else 0.0
         match event:
             case Received():
                 self._receive(event, now)
             case Closed():
                 member = self.roster.find(event.connection)
                 if member is not None:
-                    self._remove(member, f"its connection closed ({event.cause})", now)
+                    self.remove(member, f"its connection closed ({event.cause})", now)
             case Tick():
                 self._pass_time(now)
         self._progress(now)
@@ -86,7 +99,8 @@ class Master:
 
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
-        dates = (self.wiring.next_deadline(), self.syncs.next_deadline(), self.visits.next_deadline(), self._watch_at)
+        parts = (self.wiring, self.syncs, self.visits, self.reunion, self.admission)
+        dates = (*(part.next_deadline() for part in parts), self._watch_at)
         deadlines = [each for each in dates if each is not None]
         return min(deadlines, default=None)
 
@@ -104,12 +118,19 @@ class Master:
         try:
             self._dispatch(member, event.message, now)
         except Violation as violation:
-            self._expel(member, f"it broke the protocol: {violation}", now)
+            self.expel(member, f"it broke the protocol: {violation}", now)
 
     def _greet(self, event: Received, now: float) -> None:
         """The first message of a connection; anything else on an unknown one is the tail of one just closed."""
         join = event.message
+        if isinstance(join, Resume):
+            self.reunion.greet(join, event.connection, event.host, now)
+            return
         if not isinstance(join, Join):
+            self.outbox.close(event.connection)
+            return
+        if not (join.begin or self.roster.accepted or self.reunion.gathering):
+            self.outbox.send_connection(event.connection, Elsewhere("this master has no run"))
             self.outbox.close(event.connection)
             return
         reason = self._objection(join)
@@ -144,6 +165,9 @@ class Master:
         return ""
 
     def _dispatch(self, member: Member, message: ToMaster, now: float) -> None:
+        if member.peer in self.roster.returning:
+            self.reunion.hear(member, message, now)
+            return
         match message:
             case Ping():
                 self.outbox.send((member.peer,), Pong())
@@ -155,9 +179,9 @@ class Master:
             case LinkDown(link=link, cause=cause):
                 self._break_link(member, link, cause, now)
             case Leave():
-                self._remove(member, "it said goodbye", now)
+                self.remove(member, "it said goodbye", now)
                 self.outbox.close(member.connection)
-            case Join():
+            case Join() | Resume() | Recall():
                 raise Violation("joined twice on one connection")
             case Fetch():
                 self.visits.fetch(member, now)
@@ -210,21 +234,22 @@ class Master:
 
     # ── departures ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _expel(self, member: Member, reason: str, now: float) -> None:
+    def expel(self, member: Member, reason: str, now: float) -> None:
         """Kick an accepted peer or refuse a candidate; either way it learns why."""
         self.outbox.send((member.peer,), Kick(clip(reason)))
         self.outbox.close(member.connection)
-        self._remove(member, f"the master kicked it: {reason}", now)
+        self.remove(member, f"the master kicked it: {reason}", now)
 
-    def _remove(self, member: Member, how: str, now: float) -> None:
+    def remove(self, member: Member, how: str, now: float) -> None:
         """Somebody is gone: leave every ballot, ring, trial and collective without it."""
-        accepted, visitor = member.peer in self.roster.accepted, member.peer in self.roster.visitors
+        accepted, kind = member.peer in self.roster.accepted, self.roster.kind(member.peer)
         self.roster.remove(member)
         self.wiring.forget(member.peer)
         self.admission.forget(member)
         self.pending.forget(member.peer)
         self.visits.forget(member, now)
-        kind = f"epoch {self.roster.epoch}:" if accepted else "visitor" if visitor else "candidate"
+        self.reunion.forget(member)
+        kind = f"epoch {self.roster.epoch}:" if accepted else kind
         self.outbox.note(f"{kind} {short(member.peer)} is gone: {how}; {len(self.roster.accepted)} peers")
         if accepted:
             self.admission.close_ring(member.group)
@@ -237,11 +262,12 @@ class Master:
 
     def _progress(self, now: float) -> None:
         """Do whatever the last event made possible."""
+        self.reunion.advance(now)
         while self._judge(now) or self.admission.advance(now):
             # Another ring may stand already, over links that were spare before: no report will come to say so.
             self.collectives.touched.update(dict.fromkeys(self.roster.rings))
         if self.pending.complete:
-            self.outbox.send(self.pending.votes, PendingAnswer(bool(self.roster.candidates)))
+            self.outbox.send(self.pending.votes, PendingAnswer(bool(self.roster.candidates), self.roster.draw_number()))
             self.pending.clear()
         self.syncs.advance(now)
         self.visits.advance(now)
@@ -254,7 +280,7 @@ class Master:
     def _judge(self, now: float) -> bool:
         verdict = self.admission.judge(now)
         if isinstance(verdict, Expulsion):
-            self._expel(verdict.member, verdict.reason, now)
+            self.expel(verdict.member, verdict.reason, now)
         return bool(verdict)
 
     def _refuse_contradicting(self, now: float) -> None:
@@ -300,6 +326,8 @@ class Master:
         if missed_s > LATE_S:
             self.wiring.excuse(missed_s)
             self.visits.excuse(missed_s)
+            self.reunion.excuse(missed_s)
+            self.admission.excuse(missed_s)
             self.liveness.excuse(now)
             self._watch_at = None
 
@@ -307,13 +335,11 @@ class Master:
         for link in self.wiring.pass_time(now):
             self._stop_runs(link, link.explain(), now)
         for member in self.visits.overdue(now):
-            self._expel(member, f"it visits and asked for nothing within {self.limits.link_timeout_s:g} s", now)
+            self.expel(member, f"it visits and asked for nothing within {self.limits.link_timeout_s:g} s", now)
         if self._watch_at is not None and self._watch_at <= now:
             for member in self.liveness.watch(self._waited_for(), now):
                 limit, waited = self.liveness.limit(member), member.peer not in self.roster.visitors
-                self._expel(
-                    member, f"it answered nothing for {limit:g} s" + " while others waited for it" * waited, now
-                )
+                self.expel(member, f"it answered nothing for {limit:g} s" + " while others waited for it" * waited, now)
 
     def _watch(self, now: float) -> None:
         """Look again in a while if anybody waits; say for what if they have waited long."""
@@ -330,6 +356,7 @@ class Master:
         return bool(
             self.admission.ballot.votes
             or self.roster.candidates
+            or self.roster.returning
             or self.pending.votes
             or not self.collectives.idle
             or self.syncs.all()

@@ -1,67 +1,38 @@
 """Every control message, one frozen struct each, grouped by direction.
 
 A struct is the whole truth about its message: `wire/` encodes and validates it from these annotations, so a field's
-type and bounds are the only checks its receiver gets before the core sees it. Bounds exist so that a hostile sender
-cannot make the receiver allocate or print much; each is far above what an honest one needs.
+type and bounds (`fields`) are the only checks its receiver gets before the core sees it.
 """
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp, SharedStateSyncStrategy
-
-Id = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
-"""Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
-Text = Annotated[str, Meta(max_length=4096)]
-"""A sentence for a person; 4096 characters hold the names of a hundred peers."""
-Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Tag = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
-Lane = Annotated[int, Meta(ge=0, le=1024)]
-"""The highest is the express lane of a link with as many others as there may be."""
-LaneCount = Annotated[int, Meta(ge=0, le=1024)]
-"""1,024 connections to one neighbour are four times what PCCL's authors needed for 45 Gbit/s over a continent."""
-SEGMENT_BYTES_MAX = 16 * 1024 * 1024
-"""The data plane accepts no longer segment, whoever announces it."""
-SegmentBytes = Annotated[int, Meta(ge=8, le=SEGMENT_BYTES_MAX)]
-Port = Annotated[int, Meta(ge=1, le=65535)]
-Host = Annotated[str, Meta(max_length=255, pattern=r"\A[0-9A-Za-z._:%-]*\Z")]
-"""A name, an IPv4 or an IPv6 address; 255 is the longest name DNS allows."""
-
-
-class CollectiveSpec(Struct, frozen=True):
-    """What the peers of a group must agree on before a collective moves a byte."""
-
-    count: Number
-    dtype: DataType
-    op: ReduceOp
-    codec: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_.-]*\Z")] = "none"
-    layout: Annotated[str, Meta(max_length=16, pattern=r"\A[0-9A-Za-z]*\Z")] = ""
-    """A digest of how the elements are divided among several tensors; empty for a single one. Without it peers that
-    pass different tensors of the same total would add what does not belong together."""
-    kind: CollectiveKind = CollectiveKind.ALL_REDUCE
-    root: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
-    """The id of the peer whose tensor a broadcast spreads; empty for every other kind."""
-
-    def __str__(self) -> str:
-        root = f" from {self.root[:8]}" if self.root else ""
-        layout = f" layout={self.layout}" if self.layout else ""
-        return f"{self.kind.name}{root} {self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
-
-
-class LinkSpec(Struct, frozen=True):
-    """One link that a peer shall have: all lanes between it and one neighbour, numbered as one thing."""
-
-    number: Number
-    peer: Id
-    dial: bool
-    """True at exactly one end: this end opens the connections."""
-    host: Host
-    port: Port
-    lanes: Annotated[int, Meta(ge=1, le=1024)]
-    """Lanes that are lent to runs, numbered from 0. Every link has one more, of the next number: the express lane."""
-
+from pccl.core.fields import (
+    RECALL_LINKS,
+    RECALL_OUTCOMES,
+    RECALL_RING,
+    RECALL_RUNS,
+    SEGMENT_BYTES_MAX,
+    Agreed,
+    CollectiveSpec,
+    Count,
+    Digest,
+    Host,
+    Id,
+    Lane,
+    LaneCount,
+    LinkReport,
+    LinkSpec,
+    Number,
+    Port,
+    RunReport,
+    SegmentBytes,
+    Tag,
+    Text,
+    TransferReport,
+)
+from pccl.types import PeerId, SharedStateSyncStrategy
 
 # ── peer → master ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -80,6 +51,64 @@ class Join(Struct, frozen=True, tag=True):
     """I am a visitor: no candidate, only here to `Fetch`."""
     serves: bool = True
     """I let visitors have my shared state beside my other work."""
+    begin: bool = True
+    """A new run may begin with me. A peer that knows several masters first asks all of them for a run."""
+
+
+class Resume(Struct, frozen=True, tag=True):
+    """First message of a connection in place of one that was lost: I am on the roster, and this is what I knew last.
+
+    `Recall`s follow. A master that has nobody on its roster goes on with the run that such peers tell it of."""
+
+    peer: Id
+    group: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+    host: Host
+    port: Port
+    lanes: LaneCount
+    serves: bool
+    run: Id
+    masters: Annotated[int, Meta(ge=1, le=64)]
+    """Addresses of masters that I know."""
+    epoch: Count
+    global_size: Number
+    groups: Number
+    last_link: Count
+    last_number: Count
+    """The highest number of anything that a master has told me of."""
+    accepted_at: Number
+    """Answers with a number up to this one were given before I was accepted."""
+    topology: Number
+    """The latest ballot on a topology that I know to be over."""
+    updated: Number
+    """The last answer to `VoteTopology` that I got."""
+    asked: Number
+    """The last answer to `AskPending` that I got, which was ..."""
+    pending: bool
+    agreed: "Agreed | None"
+    """The last state that I was told to be in step with."""
+    updating: bool
+    """I wait in `update_topology`."""
+    asking: bool
+    """I wait in `are_peers_pending`."""
+    claim: "SyncState | None"
+    """I wait in `sync_shared_state`, ..."""
+    transfer: TransferReport = TransferReport.NONE
+    """... and was told to pull or serve."""
+
+
+class Recall(Struct, frozen=True, tag=True):
+    """What else I knew last, in portions that fit into a frame."""
+
+    ring: Annotated[tuple[Id, ...], Meta(max_length=RECALL_RING)] = ()
+    links: Annotated[tuple[LinkReport, ...], Meta(max_length=RECALL_LINKS)] = ()
+    """Those that stand at my end."""
+    runs: Annotated[tuple[RunReport, ...], Meta(max_length=RECALL_RUNS)] = ()
+    """Collectives that I have called and that have no outcome yet."""
+    committed: Annotated[tuple[Number, ...], Meta(max_length=RECALL_OUTCOMES)] = ()
+    """Attempts whose outcome I know."""
+    aborted: Annotated[tuple[Number, ...], Meta(max_length=RECALL_OUTCOMES)] = ()
+    last: bool = False
+    """There is no more."""
 
 
 class Fetch(Struct, frozen=True, tag=True):
@@ -159,11 +188,23 @@ class Leave(Struct, frozen=True, tag=True):
 
 
 class Welcome(Struct, frozen=True, tag=True):
-    """The join was heard: the peer is a candidate of this run."""
+    """The join was heard: the peer is a candidate of this run. Said again if the run turns out to be an earlier one."""
 
     run: Id
     tags_max: Number = 4096
     """Collectives that a peer may have in flight: it refuses its user one more, before the master kicks it for that."""
+
+
+class Resumed(Struct, frozen=True, tag=True):
+    """Answer to `Resume`: the run goes on under this master, and you have your place in it. Verdicts follow."""
+
+    tags_max: Number
+
+
+class Elsewhere(Struct, frozen=True, tag=True):
+    """Not here: this master has no run, or too few peers of yours to go on with it. Try your other masters."""
+
+    reason: Text
 
 
 class Wire(Struct, frozen=True, tag=True):
@@ -183,16 +224,22 @@ class Topology(Struct, frozen=True, tag=True):
     largest_group: Number
     parcel_bytes: Number = 0
     """A contribution of up to this many bytes may be sent along with the vote; 0 for none."""
+    number: Number = 0
+    """Of the latest ballot on a topology that is over. Answers and attempts are numbered in one row, so that it can be
+    told which of them came first, by peers who have not heard of all."""
 
 
 class TopologyUpdated(Struct, frozen=True, tag=True):
     """Answer to `VoteTopology`; the `Topology` before it on this connection is the one agreed on."""
+
+    number: Number = 0
 
 
 class PendingAnswer(Struct, frozen=True, tag=True):
     """Answer to `AskPending`, the same for every voter."""
 
     pending: bool
+    number: Number = 0
 
 
 class Start(Struct, frozen=True, tag=True):
@@ -337,6 +384,8 @@ class LaneAnswer(Struct, frozen=True, tag=True):
 
 ToMaster = (
     Join
+    | Resume
+    | Recall
     | Fetch
     | VoteTopology
     | AskPending
@@ -353,6 +402,8 @@ ToMaster = (
 )
 ToPeer = (
     Welcome
+    | Resumed
+    | Elsewhere
     | Wire
     | Topology
     | TopologyUpdated
@@ -375,11 +426,14 @@ ToPeer = (
 Between = LaneHello | LaneAnswer
 
 __all__ = [
+    "SEGMENT_BYTES_MAX",
     "Abort",
+    "Agreed",
     "AskPending",
     "Between",
     "CollectiveSpec",
     "Done",
+    "Elsewhere",
     "Failed",
     "Fetch",
     "Initiate",
@@ -389,6 +443,7 @@ __all__ = [
     "LaneHello",
     "Leave",
     "LinkDown",
+    "LinkReport",
     "LinkSpec",
     "LinkUp",
     "Outcome",
@@ -396,10 +451,14 @@ __all__ = [
     "PendingAnswer",
     "Ping",
     "Pong",
+    "Recall",
     "RefusedCollective",
     "RefusedPending",
     "RefusedSync",
     "RefusedTopology",
+    "Resume",
+    "Resumed",
+    "RunReport",
     "Serve",
     "Start",
     "StartSync",
@@ -410,6 +469,7 @@ __all__ = [
     "ToPeer",
     "Topology",
     "TopologyUpdated",
+    "TransferReport",
     "VoteTopology",
     "Waiting",
     "Welcome",

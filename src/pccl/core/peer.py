@@ -3,12 +3,12 @@
 Owns the peer's membership and its open calls; its part in collectives is kept by `runs`, in the shared state by
 `syncing` and `visiting`, its links by `lanes`. Every call is answered exactly once, whatever happens: with its answer,
 or with a `Failure` that says what to do next.
+
+A lost master is not the end: `absence` says when to dial which one, and the next one is told what `memory` has. Lanes,
+runs and calls go on meanwhile; whatever there is to report is in what the next master is told, or is said after that.
 """
 
-from enum import Enum
-
-from msgspec import Struct
-
+from pccl.core.absence import UNHEARD, Absence
 from pccl.core.effects import (
     Abandon,
     Answer,
@@ -42,9 +42,11 @@ from pccl.core.effects import (
 )
 from pccl.core.lanes import Lanes
 from pccl.core.limits import LATE_S, PINGS_PER_LIMIT, PeerLimits
+from pccl.core.memory import Memory
 from pccl.core.messages import (
     Abort,
     AskPending,
+    Elsewhere,
     Fetch,
     Join,
     Kick,
@@ -57,6 +59,7 @@ from pccl.core.messages import (
     RefusedPending,
     RefusedSync,
     RefusedTopology,
+    Resumed,
     Serve,
     Start,
     StartSync,
@@ -71,57 +74,16 @@ from pccl.core.messages import (
     Wire,
 )
 from pccl.core.runs import Runs
+from pccl.core.standing import PEER_STAGES, PeerIdentity, PeerStage, Sizes
 from pccl.core.syncing import Syncing
 from pccl.core.violation import Violation
 from pccl.core.visiting import Visiting
 from pccl.types import PeerId, short
 
+__all__ = ["PEER_STAGES", "Peer", "PeerIdentity", "PeerStage", "Sizes"]
 
-class PeerIdentity(Struct, frozen=True):
-    """Who we are and where we can be dialled."""
-
-    peer: PeerId
-    group: int
-    host: str
-    """Empty: let the master use the address that it sees."""
-    port: int
-    lanes: int
-    """Lanes per neighbour; 0 leaves it to the group."""
-    visits: bool = False
-    """We come for the shared state only."""
-    serves: bool = True
-    """We let visitors have it."""
-
-
-class Sizes(Struct, frozen=True):
-    """The attributes, as of the latest epoch; ours alone once we are kicked."""
-
-    global_size: int = 0
-    group_size: int = 0
-    groups: int = 0
-    largest_group: int = 0
-
-
-class PeerStage(Enum):
-    """Where this peer is in its membership."""
-
-    OUTSIDE = "outside"
-    JOINING = "joining"
-    CANDIDATE = "candidate"
-    VISITOR = "visitor"
-    ACCEPTED = "accepted"
-    GONE = "gone"
-
-
-PEER_STAGES: dict[PeerStage, tuple[str, tuple[PeerStage, ...]]] = {
-    PeerStage.OUTSIDE: ("no connection to the master yet", (PeerStage.JOINING, PeerStage.GONE)),
-    PeerStage.JOINING: ("`Join` is sent", (PeerStage.CANDIDATE, PeerStage.VISITOR, PeerStage.GONE)),
-    PeerStage.CANDIDATE: ("welcomed; waits to be admitted", (PeerStage.ACCEPTED, PeerStage.GONE)),
-    PeerStage.VISITOR: ("welcomed to fetch the shared state; never admitted", (PeerStage.GONE,)),
-    PeerStage.ACCEPTED: ("on the roster", (PeerStage.GONE,)),
-    PeerStage.GONE: ("left, refused, kicked or without a master: every call fails with the reason", ()),
-}
-"""Meaning and successors of each stage; `docs/protocol.md` is checked against this table."""
+_ON_ROSTER = (PeerStage.ACCEPTED, PeerStage.AWAY, PeerStage.RETURNING)
+_WHILE_RETURNING = (Resumed, Elsewhere, Kick, Waiting, Ping, Pong)
 
 
 class Peer:
@@ -144,6 +106,8 @@ class Peer:
         self._lanes = Lanes(identity.peer, limits, self._effects)
         self._runs = Runs(identity.peer, self._lanes, self._effects)
         self._sync = Syncing(self._lanes, self._effects)
+        self._absence = Absence(identity.masters, limits, int.from_bytes(identity.peer.encode()))
+        self._memory = Memory()
         self._visiting = Visiting(self._lanes, self._effects)
         self._calls: dict[str, int | None] = {}
         """Open calls of which there can be one at a time: connect, update_topology, are_peers_pending, close. None for
@@ -159,12 +123,13 @@ class Peer:
     @property
     def accepted(self) -> bool:
         """On the roster."""
-        return self.stage is PeerStage.ACCEPTED
+        return self.stage in _ON_ROSTER
 
     def handle(self, event: PeerEvent, now: float) -> list[PeerEffect]:
         """Take an event, return the effects to carry out in order."""
         if self._ping_at is not None and now - self._ping_at > LATE_S:
             self._heard_at = now  # We stood still: the silence was ours.
+        self._absence.excuse(now)
         match event:
             case FromMaster(message=message):
                 self._receive(message, now)
@@ -184,14 +149,14 @@ class Peer:
             case LaneOffered() | LaneDialled() | DialFailed() | LaneClosed():
                 self._lane_event(event, now)
         self._watch(now)
-        effects = list(self._effects)
+        effects = [effect for effect in self._effects if self._absence.passes(effect, self.stage)]
         self._effects.clear()
         return effects
 
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
-        deadlines = [each for each in (self._lanes.next_deadline(), self._ping_at) if each is not None]
-        return min(deadlines, default=None)
+        dates = (self._lanes.next_deadline(), self._ping_at, self._absence.next_deadline())
+        return min((each for each in dates if each is not None), default=None)
 
     # ── connection, lanes, time ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -199,21 +164,58 @@ class Peer:
         match event:
             case MasterUp() if self._loss is not None:
                 self._effects.append(CloseMaster())  # We were closed while the connection was being made.
-            case MasterUp():
+            case MasterUp(place=place):
                 self._heard_at = now
-                self._become(PeerStage.JOINING)
-                me = self.identity
-                self._send(Join(me.peer, me.group, me.host, me.port, me.lanes, me.visits, me.serves))
-                if self._visiting.open:
-                    self._send(Fetch())
+                self._absence.connected(place)
+                self._greet()
             case MasterClosed(cause=cause):
-                self._lose(
-                    FailureKind.MASTER_LOST, f"the master closed the connection ({cause}); build a new Communicator"
-                )
+                self._miss_master(cause, now)
             case Tick():
                 self._lanes.pass_time(now)
+                self._dial_master(now)
                 if self._ping_at is not None and self._ping_at <= now:
                     self._ping(now)
+
+    def _greet(self) -> None:
+        """Say who we are: somebody new, or somebody who was there before."""
+        me = self.identity
+        if not self.accepted:
+            self._become(PeerStage.JOINING)
+            begins = me.visits or self._absence.may_begin()  # With a visitor no run begins anywhere.
+            self._send(Join(me.peer, me.group, me.host, me.port, me.lanes, me.visits, me.serves, begins))
+            if self._visiting.open:
+                self._send(Fetch())
+            return
+        self._become(PeerStage.RETURNING)
+        self._absence.held_back = []  # All of it is in what we tell now.
+        self._send(self._memory.resume(me, (self.epoch, self.sizes), self._lanes, self._sync, tuple(self._calls)))
+        self._effects.extend(map(SendMaster, self._memory.recall(self.ring, self._lanes, self._runs)))
+
+    def _miss_master(self, cause: str, now: float) -> None:
+        """The connection is gone, or a dial led nowhere. A candidate joins again; a visitor has nothing to wait for."""
+        if self._loss is not None or self.identity.visits:
+            return self._lose(FailureKind.MASTER_LOST, f"the master was lost ({cause}); connect without prefetching")
+        had_one = self.stage in (PeerStage.CANDIDATE, PeerStage.ACCEPTED)
+        if self.stage is PeerStage.ACCEPTED:
+            self._sync.lose_master()
+        if self.accepted and self.stage is not PeerStage.AWAY:
+            self._become(PeerStage.AWAY)
+        elif not self.accepted and self.stage is not PeerStage.OUTSIDE:
+            self._become(PeerStage.OUTSIDE)
+            self._lanes.forget_run()
+        if had_one:
+            self._absence.begin(cause, now)
+            self.waiting = f"the master is away: {self._absence.explain()}"
+            self._effects.append(Note(self.waiting))
+        else:
+            self._absence.go_on(cause, now)
+
+    def _dial_master(self, now: float) -> None:
+        if self._absence.over(now):
+            self._effects.append(CloseMaster())
+            self._be_alone(FailureKind.MASTER_LOST, f"{self._absence.obituary()}; build a new Communicator")
+        elif (dial := self._absence.due(now)) is not None:
+            self._effects.append(dial)
 
     def _lane_event(self, event: LaneOffered | LaneDialled | DialFailed | LaneClosed, now: float) -> None:
         match event:
@@ -227,7 +229,9 @@ class Peer:
     def _watch(self, now: float) -> None:
         """While a call waits, the master must show signs of life; otherwise its silence is none of our business."""
         waits = self._calls or self._runs.tags or self._sync.open or self._visiting.open
-        if self._loss is not None or not waits:
+        if self.stage in UNHEARD:
+            self._waiting_since = self._ping_at = None
+        elif self._loss is not None or not waits:
             self._waiting_since = self._ping_at = None
             self.waiting = ""
         elif self._waiting_since is None:
@@ -239,7 +243,7 @@ class Peer:
         since = now if self._waiting_since is None else self._waiting_since
         if now - max(self._heard_at, since) >= limit:
             self._effects.append(CloseMaster())
-            self._lose(FailureKind.MASTER_LOST, f"the master sent nothing for {limit:g} s; build a new Communicator")
+            self._miss_master(f"it sent nothing for {limit:g} s", now)
         else:
             self._send(Ping())
             self._ping_at = now + limit / PINGS_PER_LIMIT
@@ -330,7 +334,8 @@ class Peer:
             reason = "this group has no other accepted peer; admit one with update_topology"
             self._fail(call, FailureKind.TOO_FEW_PEERS, reason, tag)
         else:
-            self._runs.initiate(call, request, self.ring, self._parcel_bytes)
+            heard = self.stage is PeerStage.ACCEPTED
+            self._runs.initiate(call, request, self.ring, self._parcel_bytes if heard else 0)
 
     def _say_goodbye(self, call: int) -> None:
         """Leave if we are in, and answer once nothing of ours runs any more."""
@@ -355,7 +360,7 @@ class Peer:
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _receive(self, message: ToPeer, now: float) -> None:
-        if self._loss is not None:
+        if self._loss is not None or self.stage in UNHEARD:
             return
         self._heard_at = now
         try:
@@ -367,11 +372,23 @@ class Peer:
             )
 
     def _dispatch(self, message: ToPeer, now: float) -> None:
+        if self.stage is PeerStage.RETURNING and not isinstance(message, _WHILE_RETURNING):
+            raise Violation(f"{type(message).__name__} before it was known whether we are taken back")
+        self._memory.note(message, self.tags_max)
         match message:
             case Welcome(run=run, tags_max=tags_max):
-                self._become(PeerStage.VISITOR if self.identity.visits else PeerStage.CANDIDATE)
+                stage = PeerStage.VISITOR if self.identity.visits else PeerStage.CANDIDATE
+                if self.stage is not stage:  # It is said again when the master takes over an earlier run.
+                    self._become(stage)
+                self._absence.end()
                 self._lanes.run = run
                 self.tags_max = tags_max
+            case Resumed(tags_max=tags_max):
+                self._be_taken_back(tags_max)
+            case Elsewhere(reason=reason):
+                self._effects.append(CloseMaster())
+                self._absence.words = reason
+                self._miss_master(reason, now)
             case Wire(links=links):
                 self._lanes.wire(links)
                 self._runs.links_changed()
@@ -426,14 +443,27 @@ class Peer:
         if connect is not None:
             self._resolve(connect, None)
 
+    def _be_taken_back(self, tags_max: int) -> None:
+        """Another master goes on with the run: what was held back is said now."""
+        self._become(PeerStage.ACCEPTED)
+        self._absence.end()
+        self.tags_max = tags_max
+        self._sync.resume()
+        self._effects.append(Note("the run goes on: the master is back"))
+        self._effects.extend(self._absence.held_back)
+
     def _be_kicked(self, reason: str) -> None:
         self._effects.append(CloseMaster())
         if self.accepted:
-            # The others go on without us, for good: loops of the form "while there are others, try again" must end.
-            self.ring, self.sizes = (self.identity.peer,), Sizes(1, 1, 1, 1)
-            self._lose(FailureKind.KICKED, f"the master kicked {short(self.identity.peer)}: {reason}")
+            self._be_alone(FailureKind.KICKED, f"the master kicked {short(self.identity.peer)}: {reason}")
         else:
             self._lose(FailureKind.REFUSED, f"the master refused {short(self.identity.peer)}: {reason}")
+
+    def _be_alone(self, kind: FailureKind, reason: str) -> None:
+        """The others go on without us, for good: loops of the form "while there are others, try again" must end."""
+        if self.accepted:
+            self.ring, self.sizes = (self.identity.peer,), Sizes(1, 1, 1, 1)
+        self._lose(kind, reason)
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -443,6 +473,7 @@ class Peer:
             return
         self._become(PeerStage.GONE)
         self._loss = Failure(kind, reason)
+        self._absence.end()
         for name in [name for name in self._calls if name != "close"]:
             call = self._calls.pop(name)
             if call is not None:

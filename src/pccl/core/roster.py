@@ -55,6 +55,8 @@ class Roster:
         self.epoch = 0
         self.accepted: dict[PeerId, Member] = {}
         self.candidates: dict[PeerId, Member] = {}
+        self.returning: dict[PeerId, Member] = {}
+        """Those who were accepted by an earlier master, until it is known who of them is here."""
         self.visitors: dict[PeerId, Member] = {}
         """They come for the shared state of a group: nobody waits for one, admits one or is judged by one."""
         self.rings: dict[int, tuple[PeerId, ...]] = {}
@@ -62,7 +64,10 @@ class Roster:
         """Lanes per link, fixed for a group by the first that joined it: every member must cut stripes alike."""
         self._connections: dict[int, Member] = {}
         self._arrivals = 0
-        self._attempts = 0
+        self.number = 0
+        """Of the latest attempt or answer."""
+        self.updated = 0
+        """Of the latest ballot on a topology that is over."""
 
     def find(self, connection: int) -> Member | None:
         """The member on a connection."""
@@ -70,7 +75,14 @@ class Roster:
 
     def member(self, peer: PeerId) -> Member | None:
         """The member with this id."""
-        return self.accepted.get(peer) or self.candidates.get(peer) or self.visitors.get(peer)
+        return self.accepted.get(peer) or self._outside(peer)
+
+    def _outside(self, peer: PeerId) -> Member | None:
+        return self.candidates.get(peer) or self.visitors.get(peer) or self.returning.get(peer)
+
+    def kind(self, peer: PeerId) -> str:
+        """What to call somebody who is not accepted."""
+        return "visitor" if peer in self.visitors else "returned" if peer in self.returning else "candidate"
 
     def younger(self, pair: Pair) -> Member:
         """Of two members, the one that came later."""
@@ -89,10 +101,10 @@ class Roster:
         """An upper bound on the round trip between any two of these peers: by way of the master."""
         return 2 * max((self.accepted[peer].round_trip_s for peer in ring), default=inf)
 
-    def draw_attempt(self) -> int:
-        """A number for what is tried next with lanes of members; never given twice."""
-        self._attempts += 1
-        return self._attempts
+    def draw_number(self) -> int:
+        """A number for what is tried next with lanes of members, or for an answer; never given twice."""
+        self.number += 1
+        return self.number
 
     def __len__(self) -> int:
         """Those who are in or want to be: visitors take nobody's place."""
@@ -113,6 +125,20 @@ class Roster:
         kind[member.peer] = member
         self._connections[member.connection] = member
 
+    def add_returning(self, member: Member) -> None:
+        """Somebody came back."""
+        self.returning[member.peer] = member
+        self._connections[member.connection] = member
+
+    def restore(self, rings: dict[int, tuple[PeerId, ...]], epoch: int) -> None:
+        """These rings are the roster; all of them are here."""
+        for peer in (peer for ring in rings.values() for peer in ring):
+            member = self.returning.pop(peer, None) or self.candidates.pop(peer)
+            self._arrivals += 1
+            member.seniority = self._arrivals
+            self.accepted[peer] = member
+        self.rings, self.epoch = dict(rings), epoch
+
     def accept(self, peers: Iterable[PeerId], rings: dict[int, tuple[PeerId, ...]]) -> None:
         """These candidates are in, as members of these rings."""
         for peer in peers:
@@ -128,13 +154,13 @@ class Roster:
     def remove(self, member: Member) -> None:
         """A member is gone. An accepted one leaves its ring, which is a new epoch."""
         del self._connections[member.connection]
-        if self.visitors.pop(member.peer, None) is not None:
+        if self.visitors.pop(member.peer, None) is not None or self.returning.pop(member.peer, None) is not None:
             return
         if self.candidates.pop(member.peer, None) is None:
             del self.accepted[member.peer]
             self._shrink(member)
         if not any(other.group == member.group for other in (*self.accepted.values(), *self.candidates.values())):
-            del self.lanes[member.group]
+            self.lanes.pop(member.group, None)
 
     def _shrink(self, member: Member) -> None:
         ring = tuple(peer for peer in self.rings[member.group] if peer != member.peer)
@@ -152,4 +178,5 @@ class Roster:
             groups=len(self.rings),
             largest_group=max(len(ring) for ring in self.rings.values()),
             parcel_bytes=parcel_bytes,
+            number=self.updated,
         )

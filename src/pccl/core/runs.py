@@ -32,6 +32,7 @@ from pccl.core.messages import (
     Initiate,
     Outcome,
     RefusedCollective,
+    RunReport,
     Start,
     ToMaster,
 )
@@ -47,6 +48,10 @@ link, so all of its collectives go over the ring."""
 PROBE_EVERY = 64
 """Of the collectives after that, every so many-th sends one again: the missing link may be that of two others, and we
 are not told when it comes."""
+
+
+CAUSE_MAX, LOST_MAX = 256, 32
+"""What a `RunReport` can carry."""
 
 
 class RunStage(Enum):
@@ -85,6 +90,9 @@ class Run:
         self.attempt = 0
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
+        self.lanes: tuple[int, ...] = ()
+        self.cause = ""
+        """Why our part ended without a result; empty as long as it has not."""
 
     def become(self, stage: RunStage) -> None:
         """Enter a stage; only the successors of the present one are possible."""
@@ -132,6 +140,25 @@ class Runs:
             self._last_parcel = run.parcel = self._last_parcel + 1
             self._effects.append(SendParcel(run.tag, run.parcel, min([run.parcel, *in_use]), lanes, run.spec))
 
+    def recall(self, ring: tuple[PeerId, ...]) -> list[RunReport]:
+        """All of them, for a master that knows of none. What was voted for counts as voted for again, but without the
+        parcels: the new master cannot know over which links they went."""
+        for run in self._runs.values():
+            if run.stage is RunStage.VOTING:
+                run.parcel = 0
+        return [
+            RunReport(
+                run.tag,
+                run.spec,
+                run.attempt,
+                run.lanes,
+                run.stage is RunStage.REPORTED,
+                run.cause[:CAUSE_MAX],
+                tuple(peer for peer in run.ring if peer not in ring)[:LOST_MAX],
+            )
+            for run in self._runs.values()
+        ]
+
     def links_changed(self) -> None:
         """What could not be sent to everybody before perhaps can now."""
         self._in_vain = 0
@@ -151,7 +178,7 @@ class Runs:
                     raise Violation(f"tag {run.tag} was started in epoch {message.epoch} while {run.stage.value}")
                 if run.spec.kind is CollectiveKind.BROADCAST and run.spec.root not in ring:
                     raise Violation(f"tag {run.tag} was started without its root in the ring")
-                run.attempt, run.epoch, run.ring = message.attempt, epoch, ring
+                run.attempt, run.epoch, run.ring, run.lanes = message.attempt, epoch, ring, message.lanes
                 if run.parcel:
                     self._in_vain = self._in_vain + 1 if message.lanes else 0
                 if message.lanes:
@@ -199,10 +226,13 @@ class Runs:
 
     def _report_broken(self, run: Run) -> None:
         run.become(RunStage.REPORTED)
-        self._send(Failed(run.tag, run.attempt, "a link to another peer broke before the start"))
+        run.cause = "a link to another peer broke before the start"
+        self._send(Failed(run.tag, run.attempt, run.cause))
 
     def _learn_outcome(self, run: Run, outcome: Outcome, size: int) -> None:
-        if run.stage is not RunStage.REPORTED or run.attempt != outcome.attempt:
+        # A master that followed another one may abort what was started at others and not here: then we only voted.
+        unheard = run.stage is RunStage.VOTING and not outcome.committed
+        if not unheard and (run.stage is not RunStage.REPORTED or run.attempt != outcome.attempt):
             raise Violation(f"an outcome for tag {run.tag} attempt {outcome.attempt}, which has not been reported")
         if outcome.committed:
             self._end(run, Committed(run.attempt, run.epoch, run.ring))
@@ -229,7 +259,8 @@ class Runs:
             return
         run.become(RunStage.REPORTED)
         if event.cause:
-            self._send(Failed(run.tag, run.attempt, clip(event.cause)))
+            run.cause = clip(event.cause)
+            self._send(Failed(run.tag, run.attempt, run.cause))
         else:
             self._send(Done(run.tag, run.attempt))
 

@@ -18,7 +18,7 @@ from pccl.core.effects import (
     TransferEnded,
 )
 from pccl.core.lanes import LaneId, Lanes
-from pccl.core.messages import RefusedSync, StartSync, Synced, SyncEnded, SyncState
+from pccl.core.messages import Agreed, RefusedSync, StartSync, Synced, SyncEnded, SyncState, TransferReport
 from pccl.core.outbox import clip
 from pccl.core.violation import Violation
 from pccl.types import PeerId
@@ -36,6 +36,13 @@ class Syncing:
         """The attempt of our transfer while it runs."""
         self._pulled: int | None = None
         """The revision that we hold by now, by having pulled or served it."""
+        self._elected: tuple[bytes, bytes] | None = None
+        """Layout and content of it."""
+        self._transfer = TransferReport.NONE
+        self._orphaned = False
+        """The master that started our transfer is gone."""
+        self.agreed: Agreed | None = None
+        """What we were last told to be in step with."""
 
     @property
     def open(self) -> bool:
@@ -53,6 +60,8 @@ class Syncing:
             raise Violation(f"{type(message).__name__} answers no call of ours")
         match message:
             case Synced(attempt=attempt, revision=revision):
+                layout, content = self._elected or (self._request.layout, self._request.content)
+                self.agreed = Agreed(attempt, revision, layout, content)
                 self._answer(InSync(attempt, revision))
             case RefusedSync(usage=usage, reason=reason):
                 kind = FailureKind.MISMATCH if usage else FailureKind.SYNC_FAILED
@@ -63,10 +72,13 @@ class Syncing:
     def _start(self, start: StartSync, request: SyncShared) -> None:
         lent = [self._lanes.lend(PeerId(peer), start.lanes, start.attempt) for peer in start.peers]
         standing: list[tuple[LaneId, ...]] = [lanes for lanes in lent if lanes is not None]
+        self._elected = start.layout, start.content
         if not standing:
+            self._transfer = TransferReport.FAILED
             self._send(SyncEnded(start.attempt, "every link to the others broke before the start"))
             return
         self._running, self._pulled = start.attempt, start.revision
+        self._transfer = TransferReport.RUNNING
         newcomer = request.revision < start.revision
         self._effects.append(
             StartTransfer(start.attempt, start.pull, newcomer, start.layout, start.content, tuple(standing))
@@ -76,11 +88,15 @@ class Syncing:
         """The data plane has let go: report, or answer if there is nobody to report to any more."""
         assert self._running == event.attempt, "a transfer ends once"
         self._running = 0
+        self._transfer = TransferReport.FAILED if event.cause else TransferReport.HELD
         if event.cause:
             self._pulled = None
         self._lanes.give_back(event.attempt, event.broken, event.cause)
         if loss is not None:
             self._answer(loss)
+        elif self._orphaned:
+            reason = "sync_shared_state: the master was lost in the middle of it; call it again"
+            self._answer(Failure(FailureKind.SYNC_FAILED, reason, revision=self._pulled))
         else:
             self._send(SyncEnded(event.attempt, clip(event.cause)))
 
@@ -91,6 +107,23 @@ class Syncing:
         elif self._request is not None:
             self._answer(loss)
 
+    def lose_master(self) -> None:
+        """What runs goes on, but its end will be no news to the next master."""
+        self._orphaned = self._orphaned or bool(self._running)
+
+    def resume(self) -> None:
+        """There is another master. A transfer of the last one ends now: not all of its parts may have been started.
+        What was received is kept, and the next call fetches the rest."""
+        if self._running:
+            self._effects.append(AbortTransfer(self._running))
+
+    def recall(self) -> tuple[SyncState | None, TransferReport]:
+        """What we wait for, and how far it has come."""
+        request = self._request
+        if request is None:
+            return None, TransferReport.NONE
+        return SyncState(request.revision, request.strategy, request.layout, request.content), self._transfer
+
     def abandon(self, call: int) -> None:
         """The caller was interrupted: it goes on without anybody who waits."""
         if self._call == call:
@@ -99,6 +132,7 @@ class Syncing:
 
     def _answer(self, answer: Answer) -> None:
         call, self._call, self._request, self._pulled = self._call, None, None, None
+        self._elected, self._transfer, self._orphaned = None, TransferReport.NONE, False
         if call is not None:
             self._effects.append(Resolve(call, answer))
 

@@ -130,6 +130,10 @@ class Syncs:
             sync = self._syncs[member.group] = Sync(member.group, ballot)
         sync.ballot.cast(member.peer, Claim(vote.revision, vote.strategy, vote.layout, vote.content), now)
 
+    def restore(self, group: int, claim: Claim, holders: tuple[PeerId, ...]) -> None:
+        """This is what the group agreed on last, under an earlier master."""
+        self.agreed[group] = Agreed(claim, holders)
+
     def report(self, member: Member, attempt: int, cause: str) -> None:
         """A peer's transfer is over, well or not."""
         sync = self._syncs.get(member.group)
@@ -191,7 +195,7 @@ class Syncs:
             chosen = self._choose(puller, sync.elected.holders, place) if place < served else ()
             sync.sources[puller] = chosen
         sync.become(SyncStage.LINKING)
-        sync.attempt = self._roster.draw_attempt()
+        sync.attempt = self._roster.draw_number()
         sync.link_until = now + 2 * self._limits.link_timeout_s
         if sync.sources:
             self._outbox.note(sync.explain())

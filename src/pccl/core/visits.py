@@ -116,7 +116,7 @@ class Visits:
 
     def _link(self, visit: Visit, now: float) -> None:
         holders = self._holders(visit.group)
-        visit.attempt = self._roster.draw_attempt()
+        visit.attempt = self._roster.draw_number()
         turn = visit.attempt % max(1, len(holders))  # Not the same few for everybody.
         visit.holders = (holders[turn:] + holders[:turn])[:HOLDERS_MAX]
         visit.link_until = now + 2 * self._limits.link_timeout_s

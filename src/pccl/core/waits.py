@@ -41,12 +41,17 @@ class Waits:
     def all(self) -> list[Wait]:
         """Every wait there is."""
         return [
+            *self._reunion(),
             *self._topology(),
             *self._pending(),
             *(Wait(tuple(each.ballot.votes), each.explain(), each.ballot.since) for each in self._master.syncs.all()),
             *(Wait((each.peer,), each.explain(), each.since) for each in self._master.visits.all()),
             *(self._collective(life) for life in self._master.collectives.lives()),
         ]
+
+    def _reunion(self) -> list[Wait]:
+        wait = self._master.reunion.explain()
+        return [] if wait is None else [Wait(*wait)]
 
     def _topology(self) -> list[Wait]:
         sentence = self._master.admission.explain()

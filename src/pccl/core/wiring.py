@@ -103,7 +103,7 @@ class Wiring:
         self._missing: dict[int, dict[Pair, None]] = {}
         """Per group, the needed pairs whose link does not stand."""
         self._needed: dict[int, frozenset[Pair]] = {}
-        self._sent: dict[PeerId, tuple[LinkSpec, ...]] = {}
+        self._sent: dict[PeerId, tuple[LinkSpec, ...] | None] = {}
         self._stale: dict[PeerId, None] = {}
         """Peers whose links have changed since their last `Wire`."""
         self._last_number = 0
@@ -127,6 +127,24 @@ class Wiring:
             self._hurry(self._links[ends], now)
         self._needed[group] = frozenset(need)
         self._missing[group] = dict.fromkeys(ends for ends in need if self._links[ends].stage is not LinkStage.STANDING)
+
+    def adopt(self, group: int, number: int, ends: tuple[Pair, PeerId], now: float) -> Link:
+        """This link stands since the time of an earlier master; who dialled it comes second in `ends`."""
+        link = Link(group, ends[0], now)
+        link.number, link.dialler, link.up, link.stage = number, ends[1], list(link.ends), LinkStage.STANDING
+        self._links[link.ends] = self._numbered[number] = link
+        for peer in link.ends:
+            self._ends.setdefault(peer, {})[link.ends] = link
+        return link
+
+    def assume(self, peer: PeerId) -> None:
+        """This peer has links of an earlier master, whatever is wanted of it: it must be told."""
+        self._sent[peer] = None
+        self._stale[peer] = None
+
+    def count_from(self, number: int) -> None:
+        """Numbers up to this one are those of an earlier master."""
+        self._last_number = max(self._last_number, number)
 
     def _create(self, group: int, ends: Pair, now: float) -> None:
         link = self._links[ends] = Link(group, ends, now)

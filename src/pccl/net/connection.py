@@ -40,8 +40,8 @@ still on their way to us with a reset, and a reset can overtake our last word, w
 class ControlEnd(asyncio.Protocol):
     """What both ends share: bytes in, frames out, and one report of the end with its cause."""
 
-    def __init__(self, frame_limit: int, on_closed: Callable[[str], None]) -> None:
-        self._reader = FrameReader(frame_limit)
+    def __init__(self, reader: FrameReader, on_closed: Callable[[str], None]) -> None:
+        self._reader = reader
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
         self._head = bytearray()
@@ -51,6 +51,11 @@ class ControlEnd(asyncio.Protocol):
         """Why it ends; not empty from the moment that this end gives up on it."""
 
     # ── for the shells ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def alive(self) -> bool:
+        """It has not ended, as far as this end knows."""
+        return self._transport is not None and not self._cause
 
     def send(self, body: bytes) -> None:
         """Send one frame."""
@@ -134,7 +139,8 @@ class MasterEnd(ControlEnd):
     """The master's end. A stranger gets no answer, but one of another version gets it in words."""
 
     def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None]) -> None:
-        super().__init__(HELLO_FRAME_MAX, on_closed)
+        # Whoever has greeted is counted and bounded by the core; only strangers are kept to small frames.
+        super().__init__(FrameReader(HELLO_FRAME_MAX, then=TO_MASTER_FRAME_MAX), on_closed)
         self._on_frame = on_frame
 
     def _take_purpose(self, head: bytes) -> None:
@@ -150,8 +156,6 @@ class MasterEnd(ControlEnd):
         self._write(preamble(Purpose.CONTROL))
 
     def _take_frame(self, body: bytes) -> None:
-        # Whoever has greeted is counted and bounded by the core; only strangers are kept to small frames.
-        self._reader.limit = TO_MASTER_FRAME_MAX
         self._on_frame(body)
 
     def _refuse(self, reason: str) -> None:
@@ -163,7 +167,7 @@ class PeerEnd(ControlEnd):
     """A peer's end."""
 
     def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None]) -> None:
-        super().__init__(TO_PEER_FRAME_MAX, on_closed)
+        super().__init__(FrameReader(TO_PEER_FRAME_MAX), on_closed)
         self._on_frame = on_frame
         self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when the master has answered: with nothing, or with the words of its refusal."""

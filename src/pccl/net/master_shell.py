@@ -48,6 +48,10 @@ class MasterShell:
         raise_descriptor_limit()
         self._listener.open(host, port)
 
+    def be_born(self) -> None:
+        """Let the core see the clock: from now on it can tell how old it is."""
+        self._driver.post(Tick())
+
     @property
     def port(self) -> int:
         return self._listener.port

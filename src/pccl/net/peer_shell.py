@@ -6,7 +6,7 @@ Owns call numbers and the lending of lanes to the data plane. Must not know why 
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import assert_never
 
@@ -22,6 +22,7 @@ from pccl.core.effects import (
     CloseMaster,
     CutLane,
     Dial,
+    DialMaster,
     Failure,
     FailureKind,
     FetchShared,
@@ -44,16 +45,16 @@ from pccl.core.effects import (
     SyncShared,
     Tick,
 )
-from pccl.core.messages import ToMaster
 from pccl.dataplane.manifest import Holding
 from pccl.dataplane.offers import Traffic
 from pccl.net.bounds import Bounds
-from pccl.net.connection import PeerEnd
+from pccl.net.control import Control, NotOurMaster, Place
 from pccl.net.data_plane import DataPlane
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.express import Express
 from pccl.net.lanes import LaneKey, Lanes
+from pccl.net.sockets import in_words
 from pccl.net.transfers import Transfers
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import WireError
@@ -61,15 +62,16 @@ from pccl.wire.framing import WireError
 log = logging.getLogger("pccl")
 
 
-class NotOurMaster(Exception):
-    """Something listens at the master's address, but it cannot be our master: trying again does not help."""
-
-
 class PeerShell:
     """Everything around a peer's core. Lives in one event loop."""
 
     def __init__(
-        self, data_plane: DataPlane, bounds: Bounds, serve_bytes_s: float, on_note: Callable[[str], None]
+        self,
+        data_plane: DataPlane,
+        bounds: Bounds,
+        serve_bytes_s: float,
+        masters: Sequence[Place],
+        on_note: Callable[[str], None],
     ) -> None:
         self._data_plane = data_plane
         self._on_note = on_note
@@ -78,11 +80,10 @@ class PeerShell:
         self._express = Express(data_plane, self._post)
         self.transfers = Transfers(self._lanes, data_plane.stall_s, serve_bytes_s, self._post)
         """Where a call leaves the state that it syncs."""
-        self._dialler = Dialler(bounds.connection_dead_s)
+        self._control = Control(masters, Dialler(bounds.connection_dead_s), self._frame, self._closed)
         self._driver: Driver[PeerEvent, PeerEffect] | None = None
-        self._master: PeerEnd | None = None
-        self._master_closing = False
-        self._master_gone = asyncio.Event()
+        self._dial: asyncio.Task[None] | None = None
+        """Of a master, in place of one that was lost."""
         self._numbers = itertools.count(1)
         self._calls: dict[int, Callable[[Answer], None]] = {}
         self._runs: dict[tuple[int, int], set[LaneKey]] = {}
@@ -94,36 +95,36 @@ class PeerShell:
         """Open the port for lanes; the port that it became. Raises `OSError`."""
         return self._lanes.listen(host, port)
 
-    async def join(self, core: Core[PeerEvent, PeerEffect], master: tuple[str, int], timeout_s: float) -> None:
-        """Connect to the master and let the core speak, which it does at once: its first message travels with our
+    async def join(self, core: Core[PeerEvent, PeerEffect], place: int, timeout_s: float) -> None:
+        """Connect to this master and let the core speak, which it does at once: its first message travels with our
         preamble. Raises `OSError` (try again, maybe) or `NotOurMaster`; then the core is of no more use."""
         async with asyncio.timeout(timeout_s):
-            sock = await self._dialler.connect(*master, timeout_s)
-            end = PeerEnd(self._frame, lambda cause: self._closed(end, cause))
-            try:
-                await self._loop.create_connection(lambda: end, sock=sock)
-            except BaseException:
-                sock.close()
-                raise
-            self._master = end
+            end = await self._control.open(place, timeout_s)
             self._driver = Driver(core, Tick(), self._carry_out, self._bug)
             self._lanes.report_to(self._driver)
-            self._driver.post(MasterUp())
+            self._driver.post(MasterUp(place))
             try:
                 refusal = await end.greeted
             except BaseException:
-                self._forget(end, self._driver)
+                self._forget(self._driver)
                 raise
         if refusal:
-            self._forget(end, self._driver)
+            self._forget(self._driver)
             raise NotOurMaster(refusal)
 
-    def _forget(self, end: PeerEnd, driver: Driver[PeerEvent, PeerEffect]) -> None:
+    def _forget(self, driver: Driver[PeerEvent, PeerEffect]) -> None:
         """This connection leads to no master of ours."""
-        self._master, self._driver = None, None
+        self._driver = None
         self._lanes.report_to(None)
         driver.stop()
-        end.fail("given up")
+        self._control.stop("given up")
+
+    async def _dial_master(self, dial: DialMaster) -> PeerEvent:
+        try:
+            await self._control.open_again(dial.place, dial.timeout_s)
+        except OSError as error:
+            return MasterClosed(in_words(error) or f"no answer within {dial.timeout_s:g} s")
+        return MasterUp(dial.place)
 
     def submit(self, request: Request, answered: Callable[[Answer], None]) -> int:
         """Make a call; `answered` is called in the loop's thread, exactly once. The call's number."""
@@ -168,7 +169,7 @@ class PeerShell:
                 async with asyncio.timeout(timeout_s):
                     await self.call(SayGoodbye())
                     self._close_master()
-                    await self._master_gone.wait()
+                    await self._control.faded()
         self.stop("it was closed")
 
     def stop(self, cause: str) -> None:
@@ -184,8 +185,7 @@ class PeerShell:
         self.transfers.stop()
         self._lanes.stop()
         self._express.stop()
-        if self._master is not None:
-            self._master.fail(cause)
+        self._control.stop(cause)
         for number in list(self._calls):
             self._resolve(number, Failure(FailureKind.CLOSED, f"the communicator stopped during the call: {cause}"))
 
@@ -194,9 +194,12 @@ class PeerShell:
     def _carry_out(self, effect: PeerEffect) -> None:
         match effect:
             case SendMaster(message):
-                self._send_master(message)
+                self._control.send(encode(message))
             case CloseMaster():
                 self._close_master()
+            case DialMaster():
+                assert self._driver is not None, "it wants this"
+                self._dial = self._driver.start(self._dial_master(effect))
             case Resolve(call, answer):
                 self._resolve(call, answer)
             case Dial():
@@ -254,30 +257,21 @@ class PeerShell:
 
     # ── the control connection ───────────────────────────────────────────────────────────────────────────────────────
 
-    def _send_master(self, message: ToMaster) -> None:
-        if self._master is not None:
-            self._master.send(encode(message))
-
     def _close_master(self) -> None:
-        self._master_closing = True
-        if self._master is not None:
-            self._master.close()
+        if self._dial is not None:
+            self._dial.cancel()
+        self._control.close()
 
     def _frame(self, body: bytes) -> None:
         try:
             message = decode_to_peer(body)
         except WireError as error:
-            if self._master is not None:
-                self._master.fail(f"the master sent what is no message: {error}")
+            self._control.fail(f"the master sent what is no message: {error}")
             return
         self._post(FromMaster(message))
 
-    def _closed(self, end: PeerEnd, cause: str) -> None:
-        if self._master is end:
-            self._master = None
-            self._master_gone.set()
-            if not self._master_closing:
-                self._post(MasterClosed(cause))
+    def _closed(self, cause: str) -> None:
+        self._post(MasterClosed(cause))
 
     def _post(self, event: PeerEvent) -> None:
         if self._driver is not None:

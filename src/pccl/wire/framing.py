@@ -23,7 +23,7 @@ HEADER_BYTES = 4
 """The length in front of each frame."""
 
 HELLO_FRAME_MAX = 4096
-"""First frame from a stranger, the only one anybody on the internet can make us keep. `Join`, `LaneHello` and
+"""First frame from a stranger, the only one anybody on the internet can make us keep. `Join`, `Resume`, `LaneHello` and
 `LaneAnswer` take at most 2,100 bytes when every text in them is as long as it may be and of four-byte characters; the
 rest is room to grow."""
 
@@ -31,7 +31,7 @@ REFUSAL_TEXT_MAX = 4096
 """Bytes of text in a refusal: a few sentences. Frozen with the refusal itself, so it is not tied to the limit above."""
 
 TO_MASTER_FRAME_MAX = 65536
-"""The largest is `Failed` with a cause of 4,096 characters, 16 KiB when each takes four bytes. A thousand peers that
+"""The largest is `Recall`, 59 KiB when every portion of it is full of the longest entries. A thousand peers that
 all stop in the middle of a frame of this length make the master keep 64 MiB."""
 
 TO_PEER_FRAME_MAX = 8 * 1024 * 1024
@@ -152,10 +152,11 @@ class FrameReader:
     Keeps nothing but the one frame that is incomplete, in memory that grows with what has arrived, not with what was
     announced. After a `WireError` the place of the next frame is unknown: the reader is of no more use and says so."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, then: int | None = None) -> None:
         self.limit = limit
-        """Bytes that a frame may have. It holds for every frame whose length is read by `feed` from now on, so raise
-        it only after a frame that the other end sends nothing large behind."""
+        """Bytes that a frame may have. It holds for every frame whose length is read by `feed` from now on."""
+        self._then = limit if then is None else then
+        """The limit behind the first frame, which may arrive together with others."""
         self._header = bytearray()
         self._body = bytearray()
         self._length: int | None = None
@@ -186,6 +187,7 @@ class FrameReader:
                     return frames
                 position = end
                 frames.append(bytes(self._body))
+                self.limit = self._then
                 self._forget()
 
     def _take_header(self, view: memoryview, position: int) -> int:

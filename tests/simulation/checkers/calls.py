@@ -121,7 +121,7 @@ class BoundedWaits(Checker):
                 del self._open[name, call]
                 continue
             waited = self._now() - since
-            bound = theatre.plan.wait_bound_s * (1 + self._faults() - faults + theatre.standing_faults())
+            bound = theatre.wait_bound_s() * (1 + self._faults() - faults + theatre.standing_faults())
             if waited > bound and not host.frozen:
                 raise self.fail(
                     f"call {call} of {name} has waited {waited:.0f} s, allowed are {bound:.0f}: {request}; "

@@ -7,9 +7,11 @@ from pccl.core.messages import Kick, Outcome, PendingAnswer, Start, ToPeer, Topo
 from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
+from tests.simulation.master_host import NOTICED_S
 
 if TYPE_CHECKING:
     from tests.simulation.peer_host import PeerHost
+    from tests.simulation.theatre import Theatre
 
 
 class NoInnocentLost(Checker):
@@ -17,9 +19,19 @@ class NoInnocentLost(Checker):
 
     name = "no innocent lost"
 
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._displaced: set[str] = set()
+
     def master_sends(self, known: Known, message: ToPeer) -> None:
         host = self.theatre.host_of(known)
         if not isinstance(message, Kick) or host is None or host.harms:
+            return
+        if "led from this address before" in message.reason:
+            self._displaced.add(known.run)
+        if known.run in self._displaced:
+            return  # It began a run at a master whose earlier one was not back yet.
+        if self._noticed_late(host, message.reason):
             return
         how = "accepted" if known.topology is not None else "a candidate"
         named = self.theatre.named_in(message.reason)
@@ -29,6 +41,13 @@ class NoInnocentLost(Checker):
             raise self.fail(f"the refusal of {host.name} does not name the pair: {message.reason}")
         if self._has_a_place(known, host):
             raise self.fail(f"{host.name} is {how} and has a place in a ring, and is kicked: {message.reason}")
+
+    def _noticed_late(self, host: "PeerHost", reason: str) -> bool:
+        """The machine of its master was gone without a word. Before it noticed, newcomers in greater number had begun
+        another run; or the others went on, who had no link to it any more."""
+        if self.theatre.scheduler.now - self.theatre.power_lost_at > 2 * NOTICED_S and not self._no_master_lasted():
+            return False
+        return "another run" in reason or ("without" in reason and self.theatre.reach.troubled(host))
 
     def _hostile_rival(self, known: Known, named: set[PeerId]) -> bool:
         """Whether it lost its place to a hostile peer, of which the master cannot know which of the two lies.
@@ -59,10 +78,21 @@ class NoInnocentLost(Checker):
         return host is not None and not host.harms
 
     def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
-        if not isinstance(answer, Failure) or host.harms or self.theatre.master.gone:
+        if not isinstance(answer, Failure) or host.harms or self.theatre.master_for_good:
+            return
+        if self.theatre.plan.standby and ("more than half" in answer.reason or "no run" in answer.reason):
+            return  # Too few of its run are left to go on, where two masters could; or it may begin none where it is.
+        lost = answer.kind is FailureKind.MASTER_LOST
+        if lost and (self._no_master_lasted() or (host.identity.visits and self.theatre.master_crashes)):
             return
         if answer.kind in (FailureKind.MASTER_LOST, FailureKind.PROTOCOL):
             raise self.fail(f"{host.name} gives up although nothing was done to it: {answer.reason}")
+
+    def _no_master_lasted(self) -> bool:
+        """Master after master crashed before it could go on with the run."""
+        plan, now = self.theatre.plan, self.theatre.scheduler.now
+        during_s = plan.peer_limits.master_timeout_s + plan.master_limits.silence_s
+        return sum(now - crashed < during_s for crashed in self.theatre.master_crashes) > 1
 
 
 class VisitorsStayOutside(Checker):
@@ -92,7 +122,7 @@ class RingsStand(Checker):
             return
         self._last = message
         match message:
-            case Topology(epoch, ring) if known.topology is None:
+            case Topology(epoch, ring) if known.topology is None and not self.ledger.reunited:
                 self._stands(ring, f"epoch {epoch} admits {known.peer[:8]}")
             case Start(tag, attempt) if known.topology is not None:
                 self._stands(known.topology.ring, f"attempt {attempt} of tag {tag} starts")

@@ -20,8 +20,8 @@ class OneOutcome(Checker):
 
     def __init__(self, theatre: "Theatre") -> None:
         super().__init__(theatre)
-        self._answers: dict[int, str] = {}
-        """How callers were answered, by attempt."""
+        self._answers: dict[int, dict[str, list[PeerHost]]] = {}
+        """How callers were answered, by attempt, and who."""
         self._attempt_of: dict[tuple[str, int], int] = {}
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
@@ -30,10 +30,12 @@ class OneOutcome(Checker):
         attempt = self.ledger.attempts[message.attempt]
         if attempt.outcome is not None and attempt.outcome.committed != message.committed:
             raise self.fail(f"attempt {message.attempt} is both committed and aborted")
-        if known.peer not in attempt.participants:
+        if known.peer not in attempt.participants and known.peer not in attempt.unheard:
             raise self.fail(f"{known.peer[:8]} gets the outcome of attempt {message.attempt}, in which it had no part")
         staying = {each.peer for each in self.ledger.known.values() if each.connection not in self.ledger.leaving}
         for peer in attempt.participants:
+            if peer in attempt.unheard and not message.committed:
+                continue
             if peer in staying and peer not in attempt.reports:
                 raise self.fail(f"outcome of attempt {message.attempt} before {peer[:8]} has reported")
             if peer in staying and message.committed and not attempt.reports[peer]:
@@ -47,13 +49,20 @@ class OneOutcome(Checker):
         if isinstance(answer, Committed):
             if attempt != answer.attempt:
                 raise self.fail(f"{host.name} commits attempt {answer.attempt} but ran {attempt}")
-            self._answered(attempt, "committed")
+            self._answered(attempt, "committed", host)
         elif isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED and attempt is not None:
-            self._answered(attempt, "aborted")
+            self._answered(attempt, "aborted", host)
 
-    def _answered(self, attempt: int, how: str) -> None:
-        if self._answers.setdefault(attempt, how) != how:
-            raise self.fail(f"attempt {attempt} was answered both ways")
+    def _answered(self, attempt: int, how: str, host: "PeerHost") -> None:
+        answers = self._answers.setdefault(attempt, {})
+        answers.setdefault(how, []).append(host)
+        for other, hosts in answers.items():
+            # Whoever is lost together with the master takes with it what only the two of them knew.
+            if other != how and any(self._takes_part(each) for each in hosts):
+                raise self.fail(f"attempt {attempt} was answered both ways")
+
+    def _takes_part(self, host: "PeerHost") -> bool:
+        return not host.gone and host.core.accepted and self.ledger.find(host.identity.peer) is not None
 
 
 class RightSum(Checker):

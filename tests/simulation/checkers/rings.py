@@ -19,13 +19,13 @@ class OneRing(Checker):
 
     def __init__(self, theatre: "Theatre") -> None:
         super().__init__(theatre)
-        self._rings: dict[tuple[int, int], tuple[str, ...]] = {}
+        self._rings: dict[tuple[str, int, int], tuple[str, ...]] = {}
         self._epochs: dict[str, int] = {}
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if not isinstance(message, Topology):
             return
-        ring = self._rings.setdefault((message.epoch, known.group), message.ring)
+        ring = self._rings.setdefault((self.theatre.master.core.run, message.epoch, known.group), message.ring)
         if ring != message.ring:
             raise self.fail(f"epoch {message.epoch} of group {known.group} has two rings")
         if len(set(ring)) != len(ring) or known.peer not in ring:

@@ -42,8 +42,9 @@ class SourcesHold(Checker):
         """Attempts; of one whose holders were named they may be gone at its end."""
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
-        group = {each.peer: each.claim for each in self.ledger.electorate() if each.group == known.group}
-        if isinstance(message, Synced) and message.attempt not in self._judged:
+        voters = (each for each in self.ledger.known.values() if each.was_accepted or each.returned)
+        group = {each.peer: each.claim for each in voters if each.group == known.group}
+        if isinstance(message, Synced) and message.attempt not in self._judged and not self._told_before(message):
             claims = [claim for claim in group.values() if claim is not None and not _receives(claim)]
             if all(claim.revision != message.revision for claim in claims):
                 raise self.fail(f"{known.peer[:8]} is in sync with revision {message.revision}, which nobody offers")
@@ -51,6 +52,11 @@ class SourcesHold(Checker):
             self._judged.add(message.attempt)
         if isinstance(message, StartSync) and message.pull:
             self._judge(known, message, group)
+
+    def _told_before(self, message: Synced) -> bool:
+        """Somebody was told so by an earlier master, which did not live to tell all."""
+        told = [each.agreed for each in self.ledger.known.values() if each.agreed is not None]
+        return any(agreed.attempt == message.attempt for agreed in told)
 
     def _judge(self, known: Known, message: StartSync, group: dict[PeerId, SyncState | None]) -> None:
         for peer in map(PeerId, message.peers):
@@ -103,6 +109,10 @@ class HighestWins(Checker):
         for group, revision in self._elected.items():
             self._agreed[group] = revision
         self._elected = {}
+        if self.ledger.reunited:
+            known = [(each.group, each.agreed) for each in self.ledger.accepted() if each.agreed is not None]
+            for group, agreed in sorted(known, key=lambda each: each[1].attempt):
+                self._agreed[group] = agreed.revision
         groups = {each.group for each in self.ledger.accepted()}
         self._agreed = {group: revision for group, revision in self._agreed.items() if group in groups}
 

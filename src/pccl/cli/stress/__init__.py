@@ -8,6 +8,7 @@ import argparse
 import random
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -30,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--kill-every", type=_range, default=(0.2, 1.0), metavar="S-S", help="seconds between two faults (0.2-1)"
     )
     parser.add_argument("--stop", action="store_true", help="also stop peers (SIGSTOP), for a while or for too long")
+    parser.add_argument("--cut", action="store_true", help="also cut connections: resets, stalls, black holes")
+    parser.add_argument("--master", action="store_true", help="also kill the master, and start another in its place")
     parser.add_argument("--seed", type=int, help="of faults and calls; drawn if not given")
     parser.add_argument(
         "--silence", type=float, default=SILENCE_S, metavar="S", help="the master's limit (%(default)s)"
@@ -48,7 +51,8 @@ def stress(chosen: argparse.Namespace) -> int:
         print("pccl stress: it computes with numpy, which is not there: pip install numpy", file=sys.stderr)
         return 2
     from pccl.cli.stress.fleet import Fleet
-    from pccl.cli.stress.run import Options, Run
+    from pccl.cli.stress.options import Options
+    from pccl.cli.stress.run import Run
     from pccl.cli.stress.show import Show
 
     if chosen.peers < 3:
@@ -62,13 +66,17 @@ def stress(chosen: argparse.Namespace) -> int:
         seconds=60.0 * chosen.minutes,
         kills=chosen.kills,
         kill_every=chosen.kill_every,
-        stop=chosen.stop,
         seed=seed,
         silence_s=chosen.silence,
         bound_s=chosen.bound,
+        stop=chosen.stop,
+        cut=chosen.cut,
+        master=chosen.master,
     )
     show = Show(sys.stdout)
-    with Fleet(logs, seed, {"PCCL_SILENCE_S": str(chosen.silence)}) as fleet:
+    # Whoever ends us by SIGTERM, such as `timeout`, wants our processes to end too, and reads the report all the same.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with Fleet(logs, options) as fleet:
         run = Run(options, fleet, show.tick)
         try:
             run.run()
@@ -99,4 +107,5 @@ def _replay(chosen: argparse.Namespace, seed: int) -> str:
     words += ["--kills", f"{chosen.kills}"] if chosen.kills is not None else ["--minutes", f"{chosen.minutes:g}"]
     words += ["--kill-every", "{:g}-{:g}".format(*chosen.kill_every), "--silence", f"{chosen.silence:g}"]
     words += ["--bound", f"{chosen.bound:g}", *(["--stop"] if chosen.stop else [])]
+    words += [f"--{name}" for name in ("cut", "master") if getattr(chosen, name)]
     return shlex.join(words)

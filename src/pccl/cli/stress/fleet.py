@@ -4,80 +4,24 @@ Owns starting, hearing and ending them, and their logs. Must not know what they 
 """
 
 import json
-import os
 import selectors
 import signal
-import subprocess
-import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-START_S = 60.0
-"""A process that has not said its first word by then: a start takes a fraction of a second, ten times as long on a busy
-machine."""
+from pccl.cli.stress.child import START_S, Child
+from pccl.cli.stress.network import Network
+from pccl.cli.stress.options import Options
+
+CONTROL = "control of "
+"""How doors to the master are named, one for each peer."""
 
 SETTLE_S = 1.0
 """Time for processes to write down the stacks of their threads."""
-
-
-class Child:
-    """A process, its lines, and the file with all that it logs."""
-
-    def __init__(self, name: str, logs: Path, arguments: list[str], settings: dict[str, str]) -> None:
-        self.name = name
-        self.log = logs / f"{name.replace(' ', '-')}.log"
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PCCL_")}
-        # The sources that this tool runs from are those that its processes run, installed or not.
-        paths = [str(Path(__file__).parents[3]), environment.get("PYTHONPATH", "")]
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
-        environment.update(settings)
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-u", "-m", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                start_new_session=True,  # Ctrl-C is for the parent, which then ends them all.
-            )
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self._stdin, self.stdout = self.process.stdin, self.process.stdout
-        os.set_blocking(self.stdout.fileno(), False)
-        self._rest = b""
-
-    def lines(self) -> list[str] | None:
-        """Those that have come; None at the end of its output."""
-        try:
-            data = os.read(self.stdout.fileno(), 1 << 16)
-        except BlockingIOError:
-            return []
-        if not data:
-            return None
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        return [line.decode() for line in whole]
-
-    def order(self, name: str, **facts: object) -> None:
-        """Tell it to do something; one that is dead does not hear it, which shows elsewhere."""
-        with suppress(BrokenPipeError):
-            self._stdin.write((json.dumps({"do": name, **facts}) + "\n").encode())
-            self._stdin.flush()
-
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> None:
-        """Whatever happened, leave no process behind."""
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self.stdout.close()
-        with suppress(BrokenPipeError):  # an order that it did not live to read
-            self._stdin.close()
 
 
 @dataclass
@@ -106,6 +50,8 @@ class PeerChild:
     """Steps it has ended since it was last stopped."""
     size: int = 0
     """Of its group after its latest step."""
+    excused_until: float = 0.0
+    """Until then nobody wonders if it is kicked."""
 
     @property
     def name(self) -> str:
@@ -120,21 +66,23 @@ class PeerChild:
 class Fleet:
     """All processes. Use it as a context manager: none survives it."""
 
-    def __init__(self, logs: Path, seed: int, master_settings: dict[str, str]) -> None:
+    def __init__(self, logs: Path, options: Options) -> None:
         self.logs = logs
-        self._seed = seed
-        self._master_settings = master_settings
+        self._options = options
+        self._network: Network | None = None
         self._selector = selectors.DefaultSelector()
         self._count = 0
         self.peers: list[PeerChild] = []
         """All that live, or have died without our having noticed."""
         self.address = ""
-        self._peer_settings = {"PCCL_LOG_LEVEL": "INFO"}
+        self.masters = 0
+        """That were started."""
+        self.master_is_up = False
+        self.cuts: Counter[str] = Counter()
+        """Connections that were struck, by kind."""
 
     def __enter__(self) -> "Fleet":
-        arguments = ["pccl.cli", "master", "--listen", "127.0.0.1:0"]
-        self.master = Child("master", self.logs, arguments, self._master_settings)
-        self._said = self.master.log.open("a")
+        self.start_master("127.0.0.1:0")
         deadline = time.monotonic() + START_S
         while not self.address:
             for line in self.master.lines() or []:
@@ -143,21 +91,47 @@ class Fleet:
                 self.master.end()
                 raise TimeoutError(f"the master did not start; see {self.master.log}")
             time.sleep(0.01)
-        self._selector.register(self.master.stdout, selectors.EVENT_READ, None)
+        self.master_is_up = True
+        if self._options.cut:
+            self._network = Network(self.logs)
+            self._selector.register(self._network.child.stdout, selectors.EVENT_READ, self._hear_network)
         return self
 
     def __exit__(self, *_: object) -> None:
         for peer in self.peers:
             peer.child.end()
         self.master.end()
-        self._said.close()
+        if self._network is not None:
+            self._network.child.end()
         self._selector.close()
+
+    def start_master(self, listen: str = "") -> None:
+        """The first one, or another one in the place of one that was killed."""
+        self.masters += 1
+        name = "master" if self.masters == 1 else f"master {self.masters}"
+        arguments = ["pccl.cli", "master", "--listen", listen or self.address]
+        self.master = Child(name, self.logs, arguments, self._options.master_settings)
+        self._selector.register(self.master.stdout, selectors.EVENT_READ, self._hear_master)
+
+    def kill_master(self) -> None:
+        """At once; nobody follows it by itself."""
+        self._selector.unregister(self.master.stdout)
+        self.master_is_up = False
+        self.master.end()
 
     def start_peer(self) -> PeerChild:
         """One more process; it says `ready` when it can join."""
         self._count += 1
-        facts = json.dumps({"address": self.address, "seed": self._seed})
-        child = Child(f"peer {self._count}", self.logs, ["pccl.cli.stress.peer", facts], self._peer_settings)
+        name = f"peer {self._count}"
+        facts: dict[str, Any] = {"address": self.address, "seed": self._options.seed}
+        if self._network is not None:
+            facts["announce"] = f"127.0.0.1:{self._network.open(name)}"
+            if self._options.master:
+                door = f"{CONTROL}{name}"
+                facts["address"] = f"127.0.0.1:{self._network.open(door)}"
+                self._network.lead(door, int(self.address.rpartition(":")[2]))
+        arguments = ["pccl.cli.stress.peer", json.dumps(facts)]
+        child = Child(name, self.logs, arguments, self._options.peer_settings)
         peer = PeerChild(child, self._count, time.monotonic())
         self.peers.append(peer)
         self._selector.register(child.stdout, selectors.EVENT_READ, peer)
@@ -166,27 +140,60 @@ class Fleet:
     def hear(self, timeout_s: float) -> Iterator[tuple[PeerChild, dict[str, Any] | None]]:
         """What peers have said, for at most this long; None is the end of one."""
         for key, _ in self._selector.select(timeout_s):
-            peer: PeerChild | None = key.data
-            if peer is None:
-                self._hear_master()
+            if not isinstance(key.data, PeerChild):
+                key.data()
                 continue
+            peer = key.data
             lines = peer.child.lines()
             if lines is None:
                 self._selector.unregister(peer.child.stdout)
                 yield peer, None
             for line in lines or []:
-                yield peer, json.loads(line)
+                said = json.loads(line)
+                if said["event"] == "listening" and self._network is not None:
+                    self._network.lead(peer.child.name, said["port"])
+                else:
+                    yield peer, said
 
     def _hear_master(self) -> None:
         lines = self.master.lines()
         if lines is None:
             self._selector.unregister(self.master.stdout)
-        for line in lines or []:
-            print(line, file=self._said, flush=True)
+        with self.master.log.open("a") as log:
+            for line in lines or []:
+                self.master_is_up = True
+                print(line, file=log)
+
+    def _hear_network(self) -> None:
+        if self._network is None:
+            return
+        if self._network.child.process.poll() is not None:
+            raise TimeoutError(f"the network has ended; see {self._network.child.log}")
+        for said in self._network.heard():
+            control = said["door"].startswith(CONTROL)
+            self.cuts[f"control {said['kind']}" if control else said["kind"]] += 1
+            if control and said["kind"] != "stall":
+                for peer in self.peers:
+                    if said["door"] == f"{CONTROL}{peer.child.name}":
+                        peer.excused_until = time.monotonic() + self._options.wait_s
+
+    def excuses(self, peer: PeerChild) -> bool:
+        """This peer may be kicked: the network has lately cut its connection to the master."""
+        self._hear_network()
+        return time.monotonic() < peer.excused_until
+
+    def cut(self, **how: object) -> None:
+        """Strike a connection."""
+        assert self._network is not None, "only a run with cuts has a network of its own"
+        self._network.cut(**how)
 
     def bury(self, peer: PeerChild) -> int:
         """It has ended: its exit status, negative for a signal."""
         peer.child.end()
+        if self._network is not None:
+            self._network.shut(peer.child.name)
+            if self._options.master:
+                self._network.shut(f"{CONTROL}{peer.child.name}")
         self.peers.remove(peer)
         return peer.child.process.returncode
 

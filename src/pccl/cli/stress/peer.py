@@ -13,13 +13,19 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import closing
 from typing import Any
 
 from pccl import Communicator, Kicked, PCCLError
 from pccl.cli.stress.caller import Caller
 from pccl.cli.stress.calls import agree, run_step
 from pccl.cli.stress.doom import Doom, Point
+from pccl.cli.stress.parity import Parity
 from pccl.cli.stress.values import Wrong
+from pccl.net.peer_shell import PeerShell
+
+CONNECT_ATTEMPTS = 30
+"""One takes about a second while no master is there."""
 
 _telling = threading.Lock()
 
@@ -33,10 +39,14 @@ def tell(event: str, **facts: object) -> None:
 class StressPeer:
     """The script."""
 
-    def __init__(self, address: str, seed: int) -> None:
+    def __init__(self, address: str, seed: int, announce: str = "") -> None:
         self._address = address
         self._seed = seed
+        self._announce = announce
+        if announce:
+            _tell_ports()
         self._doom = Doom()
+        self._parity = Parity()
         self._joined: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._leaving = threading.Event()
         threading.Thread(target=self._obey, daemon=True).start()
@@ -68,7 +78,10 @@ class StressPeer:
 
     def _take_part(self, founder: int) -> None:
         tell("at", phase="connect")
-        with Communicator(self._address) as communicator:
+        # Not connected by `with`: a master may be away for longer than five attempts take.
+        communicator = Communicator(self._address, announce=self._announce)
+        communicator.connect(CONNECT_ATTEMPTS)
+        with closing(communicator):
             self._doom.attach(communicator)
             tell("accepted", peer=communicator.peer_id)
             self._train(communicator, founder)
@@ -87,16 +100,33 @@ class StressPeer:
             fresh = False
             tell("at", phase="agree")
             step = agree(communicator, step, founder, tell)
-            run_step(Caller(communicator, self._seed, step, tell))
+            it = Caller(communicator, self._seed, step, tell)
+            tell("at", phase="sync", step=step)
+            self._parity.sync(it)
+            run_step(it)
+            self._parity.learn()
             now = time.monotonic()
             tell("step", step=step, size=len(communicator.ring), seconds=now - last_ended)
             step, last_ended = step + 1, now
 
 
+def _tell_ports() -> None:
+    """Others dial this peer through a door, which must lead to its port by then: tell it as soon as the kernel has
+    chosen one."""
+    listen = PeerShell.listen
+
+    def told(self: PeerShell, host: str, port: int) -> int:
+        chosen = listen(self, host, port)
+        tell("listening", port=chosen)
+        return chosen
+
+    PeerShell.listen = told  # type: ignore[method-assign]
+
+
 def main() -> int:
     faulthandler.register(signal.SIGUSR1)  # The parent asks for all stacks when somebody hangs.
     facts: dict[str, Any] = json.loads(sys.argv[1])
-    peer = StressPeer(facts["address"], facts["seed"])
+    peer = StressPeer(**facts)
     tell("ready")
     try:
         peer.run()

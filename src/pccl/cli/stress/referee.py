@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+PAUSE_BOUNDS = 2
+"""Between the ends of two steps: a fault may strike when another one has almost been dealt with."""
+
 KEPT_STEPS = 100
 """Steps whose results are kept for comparison: nobody is a whole step behind another one for long."""
 
@@ -42,6 +45,7 @@ class Referee:
 
     def __init__(self, bound_s: float) -> None:
         self.bound_s = bound_s
+        self.pause_bound_s = PAUSE_BOUNDS * bound_s
         self.score = Score()
         self.broken: list[str] = []
         self.latest_step = 0
@@ -77,14 +81,17 @@ class Referee:
         if seconds > self.bound_s + late_s:
             self.break_off(f"{who} waited {seconds:.1f} s in {said['kind']}, the bound is {self.bound_s:g} s", log)
 
-    def step_ended(self, step: int, now: float) -> None:
+    def step_ended(self, step: int, now: float, log: Path) -> None:
         """A peer has done a step."""
         if step <= self.latest_step:
             return
         self.latest_step = step
         self.score.steps += 1
         if self._step_ended_at is not None:
-            self.score.longest_pause_s = max(self.score.longest_pause_s, now - self._step_ended_at)
+            pause_s = now - self._step_ended_at
+            self.score.longest_pause_s = max(self.score.longest_pause_s, pause_s)
+            if pause_s > self.pause_bound_s:
+                self.break_off(f"step {step} ended {pause_s:.1f} s after the one before it", log)
         self._step_ended_at = now
         for old in [old for old in self._results if old < step - KEPT_STEPS]:
             del self._results[old]

@@ -9,11 +9,12 @@ import itertools
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+from pccl.cli.stress.child import START_S
 from pccl.cli.stress.faults import Faults
-from pccl.cli.stress.fleet import START_S, Fleet, PeerChild
+from pccl.cli.stress.fleet import Fleet, PeerChild
+from pccl.cli.stress.options import Options
 from pccl.cli.stress.referee import Referee
 
 SPARES = 3
@@ -30,36 +31,19 @@ FOUNDER_STEPS = 1_000_000
 """Newcomers that find nobody begin this far beyond the latest step, so that no step has two meanings."""
 
 
-@dataclass(frozen=True)
-class Options:
-    """What was asked for."""
-
-    peers: int
-    seconds: float
-    kills: int | None
-    """End after this many, however long it takes."""
-    kill_every: tuple[float, float]
-    stop: bool
-    seed: int
-    silence_s: float
-    bound_s: float
-    """On any wait of a peer that is due to deaths alone."""
-
-
 class Run:
     """One run. `tick` is called now and then, to show how it goes."""
 
     def __init__(self, options: Options, fleet: Fleet, tick: Callable[["Run"], None]) -> None:
         self.options = options
         self.fleet = fleet
-        # A peer that is stopped for long holds all others up until it is kicked.
-        self.referee = Referee(options.bound_s + (options.silence_s if options.stop else 0.0))
+        self.referee = Referee(options.wait_s)
         self.began_at = time.monotonic()
         self.state = "starting"
         self._tick = tick
         self._numbers = itertools.count()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
-        self._faults = Faults(options.seed, options.silence_s, options.stop, self._after)
+        self._faults = Faults(options, self._after, fleet.cut)
         self._striking = False
         self._joins_due = 0
 
@@ -121,7 +105,17 @@ class Run:
         kind = self._faults.strike(self.fleet.peers)
         if "stop" in kind:
             self.referee.score.others[kind] += 1
+        if kind == "master" and self.fleet.master_is_up:
+            self._kill_master()
         self._after(self._faults.pause(*self.options.kill_every), self._strike)
+
+    def _kill_master(self) -> None:
+        self.fleet.kill_master()
+        self._after(self._faults.master_delay(), self.fleet.start_master)
+        for peer in self.fleet.peers:
+            # The next master counts the silence of those who are stopped anew: they may be kicked, or just not.
+            if peer.kick_due:
+                peer.kick_due, peer.excused_until = False, time.monotonic() + self.options.wait_s + peer.late_s
 
     def _keep_the_number(self) -> None:
         coming = [peer for peer in self.fleet.peers if peer.stage in ("joining", "in") and not peer.doomed]
@@ -173,7 +167,7 @@ class Run:
             self.fleet.write_stacks()
 
     def _look_at_bounds(self) -> None:
-        if self.fleet.master.process.poll() is not None:
+        if self.fleet.master_is_up and self.fleet.master.process.poll() is not None:
             status = self.fleet.master.process.returncode
             self.referee.break_off(f"the master ended with status {status}", self.fleet.master.log)
         now = time.monotonic()
@@ -211,7 +205,7 @@ class Run:
                 peer.size = said["size"]
                 if not peer.stopped:
                     self._back(peer)
-                self.referee.step_ended(said["step"], now)
+                self.referee.step_ended(said["step"], now, log)
             case "kicked":
                 self._kicked(peer, said)
             case "left":
@@ -231,7 +225,7 @@ class Run:
         peer.kick_due, peer.late_s = False, 0.0
 
     def _kicked(self, peer: PeerChild, said: dict[str, Any]) -> None:
-        if not peer.kick_due:
+        if not peer.kick_due and not self.fleet.excuses(peer):
             self.referee.break_off(f"{peer.name} was kicked for nothing: {said['reason']}", peer.child.log)
             return
         peer.kick_due, peer.late_s, peer.stage = False, 0.0, "joining"

@@ -1,11 +1,12 @@
 """What a stress run shows: a table while it runs, a report at its end.
 
-Owns the words and their layout. On a terminal the table is drawn over itself; elsewhere a line comes now and then.
+Owns the words and their layout. On a terminal the table is drawn over itself, by rich where that is installed;
+elsewhere a line comes now and then.
 """
 
 import time
 from collections import Counter
-from typing import IO
+from typing import IO, Protocol
 
 from pccl.cli.stress.run import Run
 
@@ -15,38 +16,111 @@ TABLE_S = 0.5
 LINE_S = 10.0
 """Between two lines where no table can be drawn."""
 
+COLUMNS = ("peer", "stage", "phase", "step", "quiet", "fate")
+WIDTHS = (20, 10, 20, 8, 7, 40)
+
+Row = tuple[str, ...]
+
+
+class Painter(Protocol):
+    """Draws a headline and a table over what it drew before."""
+
+    every_s: float
+
+    def draw(self, headline: str, rows: list[Row]) -> None: ...
+
+    def clear(self) -> None: ...
+
+
+class Lines:
+    """The headline alone, again and again."""
+
+    every_s = LINE_S
+
+    def __init__(self, out: IO[str]) -> None:
+        self._out = out
+
+    def draw(self, headline: str, rows: list[Row]) -> None:
+        print(headline, file=self._out, flush=True)
+
+    def clear(self) -> None:
+        """Lines stay."""
+
+
+class PlainTable:
+    """A table that any terminal can show."""
+
+    every_s = TABLE_S
+
+    def __init__(self, out: IO[str]) -> None:
+        self._out = out
+        self._lines_drawn = 0
+
+    def draw(self, headline: str, rows: list[Row]) -> None:
+        cells = [[cell.ljust(width) for cell, width in zip(row, WIDTHS, strict=True)] for row in (COLUMNS, *rows)]
+        lines = [headline, *(f"  {' '.join(row)}".rstrip() for row in cells)]
+        self.clear()
+        print("\n".join(line[:119] for line in lines), file=self._out, flush=True)
+        self._lines_drawn = len(lines)
+
+    def clear(self) -> None:
+        if self._lines_drawn:
+            print(f"\x1b[{self._lines_drawn}F\x1b[J", end="", file=self._out)
+            self._lines_drawn = 0
+
+
+class RichTable:
+    """The same by rich, which knows how wide the terminal is. Raises `ImportError` where it is not installed."""
+
+    every_s = TABLE_S
+
+    def __init__(self, out: IO[str]) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._live = Live(console=Console(file=out), auto_refresh=False, transient=True)
+        self._live.start()
+
+    def draw(self, headline: str, rows: list[Row]) -> None:
+        from rich.table import Table
+
+        table = Table(*COLUMNS, title=headline, title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        self._live.update(table, refresh=True)
+
+    def clear(self) -> None:
+        self._live.stop()
+
+
+def choose_painter(out: IO[str]) -> Painter:
+    """The best that there is for this stream."""
+    if not out.isatty():
+        return Lines(out)
+    try:
+        return RichTable(out)
+    except ImportError:
+        return PlainTable(out)
+
 
 class Show:
     """Shows one run on a stream."""
 
     def __init__(self, out: IO[str]) -> None:
         self._out = out
-        self._terminal = out.isatty()
+        self._painter = choose_painter(out)
         self._next_at = 0.0
-        self._lines_drawn = 0
 
     def tick(self, run: Run) -> None:
         """Show how it goes, if it is time."""
         now = time.monotonic()
-        if now < self._next_at:
-            return
-        self._next_at = now + (TABLE_S if self._terminal else LINE_S)
-        if not self._terminal:
-            print(_headline(run), file=self._out, flush=True)
-            return
-        lines = [_headline(run), *_peers(run)]
-        self._clear()
-        print("\n".join(line[:119] for line in lines), file=self._out, flush=True)
-        self._lines_drawn = len(lines)
-
-    def _clear(self) -> None:
-        if self._lines_drawn:
-            print(f"\x1b[{self._lines_drawn}F\x1b[J", end="", file=self._out)
-            self._lines_drawn = 0
+        if now >= self._next_at:
+            self._next_at = now + self._painter.every_s
+            self._painter.draw(_headline(run), _rows(run))
 
     def report(self, run: Run, replay: str) -> None:
         """The end of the story."""
-        self._clear()
+        self._painter.clear()
         score = run.referee.score
         committed, aborted = sum(score.committed.values()), sum(score.aborted.values())
         seconds = time.monotonic() - run.began_at
@@ -54,19 +128,22 @@ class Show:
             f"seed {run.options.seed}: {run.score_kills} kills, {score.joins} joins in {seconds:.0f} s",
             f"  kills by kind         {_counts(score.kills)}",
             f"  kills by phase        {_counts(score.phases)}",
-            f"  other faults          {_counts(score.others)}; {score.kicks} kicked and back again",
+            f"  stops                 {_counts(score.others)}; {score.kicks} kicked and back again",
+            f"  cuts                  {_counts(run.fleet.cuts)}",
+            f"  master restarts       {run.fleet.masters - 1}",
             f"  steps                 {score.steps}",
             f"  calls committed       {committed}: {_counts(score.committed)}",
             f"  calls aborted         {aborted}: {_counts(score.aborted)}; {score.alone} found nobody to reduce with",
             f"  results compared      {score.compared} between peers, each checked against the exact sum",
             f"  longest call          {score.longest_call_s:.2f} s (bound {run.referee.bound_s:g} s)",
-            f"  longest pause         {score.longest_pause_s:.2f} s between the ends of two steps",
+            f"  longest pause         {score.longest_pause_s:.2f} s between the ends of two steps "
+            f"(bound {run.referee.pause_bound_s:g} s)",
         ]
         if run.referee.broken:
             lines += ["", f"BROKEN: {len(run.referee.broken)}", *(f"  {what}" for what in run.referee.broken)]
             lines += [f"  all logs: {run.fleet.logs}", f"  the same faults again: {replay}"]
         else:
-            lines.append("  nothing broke")
+            lines.append("  nothing broke, and nobody was lost who was not killed")
         print("\n".join(lines), file=self._out, flush=True)
 
 
@@ -74,19 +151,20 @@ def _headline(run: Run) -> str:
     score = run.referee.score
     return (
         f"[{time.monotonic() - run.began_at:6.1f} s] {run.state}: step {score.steps}, {run.score_kills} kills, "
-        f"{sum(score.others.values())} stops, {sum(score.committed.values())} calls committed, "
-        f"{sum(score.aborted.values())} aborted, longest pause {score.longest_pause_s:.2f} s"
+        f"{sum(score.others.values())} stops, {sum(run.fleet.cuts.values())} cuts, "
+        f"{run.fleet.masters - 1} master restarts; "
+        f"{sum(score.committed.values())} calls committed, {sum(score.aborted.values())} aborted, "
+        f"longest pause {score.longest_pause_s:.2f} s"
     )
 
 
-def _peers(run: Run) -> list[str]:
+def _rows(run: Run) -> list[Row]:
     now = time.monotonic()
-    rows = [f"  {'peer':<20} {'stage':<10} {'phase':<20} {'step':>8} {'quiet':>7}  fate"]
+    rows: list[Row] = []
     for peer in run.fleet.peers:
         if peer.stage not in ("starting", "spare"):
             fate = "stopped" if peer.stopped else peer.doomed and f"to die {peer.doomed}"
-            quiet = now - peer.heard_at
-            rows.append(f"  {peer.name:<20} {peer.stage:<10} {peer.phase:<20} {peer.step:>8} {quiet:>6.1f}s  {fate}")
+            rows.append((peer.name, peer.stage, peer.phase, str(peer.step), f"{now - peer.heard_at:.1f}s", fate))
     return rows
 
 

@@ -1,0 +1,61 @@
+"""The shared state of a stress peer: synced in every step, and equal everywhere at every revision.
+
+Owns the state. Its content follows from its revision, so whoever holds it knows whether it is right.
+"""
+
+import time
+
+from pccl import CallMismatch, CollectiveAborted, SharedState, SyncFailed, TensorInfo
+from pccl.cli.stress.caller import TRIES_MAX, Caller
+from pccl.cli.stress.values import Wrong, digest, pattern
+
+PARITY = 8
+"""Its tag in what is told."""
+
+COUNT = 1 << 17
+"""Elements: a megabyte, which takes a newcomer a few messages and some milliseconds to pull."""
+
+
+class Parity:
+    """What one peer holds, from membership to membership."""
+
+    def __init__(self) -> None:
+        self._step = pattern("int64", COUNT)
+        self._content = self._step * 0
+        self._state = SharedState([TensorInfo.from_numpy(self._content, "content")])
+
+    def sync(self, it: Caller) -> None:
+        """Hold what the others hold, and check it."""
+        began = time.monotonic()
+        for _ in range(TRIES_MAX):
+            try:
+                it.communicator.sync_shared_state(self._state)
+                break
+            except (SyncFailed, CollectiveAborted) as error:
+                it.report("aborted", kind="sync", seconds=time.monotonic() - began, reason=str(error))
+            except CallMismatch:
+                if not self._state.torn:
+                    raise
+                # Those who held it died while we pulled it, and nobody is left who does: begin anew.
+                self._content *= 0
+                self._state.revision = 0
+            began = time.monotonic()
+        else:
+            raise Wrong(f"step {it.step}: the sync failed {TRIES_MAX} times")
+        if not (self._content == self._step * self._state.revision).all():
+            raise Wrong(f"step {it.step}: revision {self._state.revision} of the shared state has another content")
+        it.report(
+            "committed",
+            kind="sync",
+            step=it.step,
+            tag=PARITY,
+            digest=f"{self._state.revision}/{digest([self._content])}",
+            peers=[],
+            attempts=0,
+            seconds=time.monotonic() - began,
+        )
+
+    def learn(self) -> None:
+        """The step is done: the next revision, the same for everybody."""
+        self._content += self._step
+        self._state.push_revision()

@@ -1,0 +1,126 @@
+"""The time in which a peer has no master: when it dials which one, for how long, and what it keeps to itself.
+
+Owns the rounds of dials and their pauses, and the messages that nobody is there to hear. Does not know what is said
+once a master answers.
+"""
+
+from pccl.core.effects import DialMaster, PeerEffect, SendMaster
+from pccl.core.limits import LATE_S, PeerLimits
+from pccl.core.messages import LinkUp, Ping, Pong, Recall, Resume
+from pccl.core.standing import PeerStage
+
+FIRST_PAUSE_S = 0.05
+"""Before the first round of dials and, doubled each time, before the next ones: a connection that merely broke is
+replaced at once, and a master that starts is not met by everybody in the same instant."""
+
+REDIAL_TIMEOUT_S = 2.0
+"""Connect to a master that was there before. SYN is sent again after 1 s, so one loss fits in, and who knows several
+masters does not spend its time on one that is gone."""
+
+
+UNHEARD = (PeerStage.OUTSIDE, PeerStage.AWAY)
+"""Stages without a connection."""
+
+
+class Absence:
+    """The masters of one peer, and the search for one of them."""
+
+    def __init__(self, masters: int, limits: PeerLimits, seed: int) -> None:
+        self.masters = masters
+        self.cause = ""
+        """Why the last connection or dial ended."""
+        self.words = ""
+        """What a master said that did not take us in."""
+        self.held_back: list[PeerEffect] = []
+        """What there is to say while a master considers what we told it."""
+        self._limits = limits
+        self._since: float | None = None
+        """Since when we have been without a master that has taken us in; None while there is one."""
+        self._place = 0
+        self._rounds = 0
+        self._dial_at: float | None = None
+        self._seed = seed % 2**64
+
+    # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, cause: str, now: float) -> None:
+        """The master that we had is lost: dial all of them in order, again and again."""
+        self.cause, self.words, self._since = cause, "", now
+        self._place, self._rounds = 0, 0
+        self._dial_at = now + self._pause()
+
+    def go_on(self, cause: str, now: float) -> None:
+        """This one does not answer, or has no run for us: the next one."""
+        self.cause = cause
+        self._since = now if self._since is None else self._since
+        self._place = (self._place + 1) % self.masters
+        self._rounds += self._place == 0
+        self._dial_at = now if self._place else now + self._pause()
+
+    def connected(self, place: int) -> None:
+        """A master answers; whether it takes us in is another question."""
+        self._place, self._dial_at = place, None
+
+    def end(self) -> None:
+        """A master has taken us in, or we look for none any more."""
+        self._since, self._dial_at, self._rounds = None, None, 0
+
+    def passes(self, effect: PeerEffect, stage: PeerStage) -> bool:
+        """Whether an effect is for now: to no master nothing is said, and to one that considers what we told it only
+        what belongs to that."""
+        if not isinstance(effect, SendMaster) or stage not in (*UNHEARD, PeerStage.RETURNING):
+            return True
+        if stage in UNHEARD or isinstance(effect.message, Resume | Recall | Ping | Pong):
+            return stage not in UNHEARD
+        # A link that came to stand after what we told is none that this master knows.
+        if not isinstance(effect.message, LinkUp):
+            self.held_back.append(effect)
+        return False
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def due(self, now: float) -> DialMaster | None:
+        """The dial whose time has come."""
+        if self._dial_at is None or self._dial_at > now:
+            return None
+        self._dial_at = None
+        return DialMaster(self._place, REDIAL_TIMEOUT_S)
+
+    def over(self, now: float) -> bool:
+        """Nobody has taken us in for so long that nobody will."""
+        return self._since is not None and now >= self._since + self._limits.master_timeout_s
+
+    def excuse(self, now: float) -> None:
+        """If we missed our own deadline by far we stood still, and that time does not count."""
+        deadline = self.next_deadline()
+        if deadline is not None and now - deadline > LATE_S and self._since is not None:
+            self._since += now - deadline
+
+    def next_deadline(self) -> float | None:
+        """When something is due."""
+        if self._since is None:
+            return None
+        end = self._since + self._limits.master_timeout_s
+        return end if self._dial_at is None else min(end, self._dial_at)
+
+    def _pause(self) -> float:
+        """Longer from round to round, and never the same for two peers."""
+        longest = min(FIRST_PAUSE_S * (1 << min(self._rounds, 16)), self._limits.master_redial_s)
+        # Knuth's linear congruential numbers; the upper bits are the random ones.
+        self._seed = (self._seed * 6364136223846793005 + 1442695040888963407) % 2**64
+        return longest * (1 + (self._seed >> 32) / (1 << 32)) / 2
+
+    # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def may_begin(self) -> bool:
+        """A new run may begin with us here: at the only master, or at the first one if no other had a run for us."""
+        return self.masters == 1 or (self._place == 0 and self._rounds > 0)
+
+    def obituary(self) -> str:
+        """Why we look for none any more."""
+        return f"no master within {self._limits.master_timeout_s:g} s ({self.words or self.cause})"
+
+    def explain(self) -> str:
+        """For the log, and for those who wait."""
+        where = "the master" if self.masters == 1 else f"one of {self.masters} masters"
+        return f"dialling {where} for up to {self._limits.master_timeout_s:g} s ({self.cause})"

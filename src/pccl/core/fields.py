@@ -1,0 +1,116 @@
+"""What messages are made of: bounded types, and the structs that are part of several messages.
+
+Bounds exist so that a hostile sender cannot make the receiver allocate or print much; each is far above what an honest
+one needs.
+"""
+
+from enum import Enum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from pccl.types import CollectiveKind, DataType, ReduceOp
+
+Id = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
+"""Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
+Text = Annotated[str, Meta(max_length=4096)]
+"""A sentence for a person; 4096 characters hold the names of a hundred peers."""
+Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Tag = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+"""A number beyond which others are to be given."""
+Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
+Lane = Annotated[int, Meta(ge=0, le=1024)]
+"""The highest is the express lane of a link with as many others as there may be."""
+LaneCount = Annotated[int, Meta(ge=0, le=1024)]
+"""1,024 connections to one neighbour are four times what PCCL's authors needed for 45 Gbit/s over a continent."""
+SEGMENT_BYTES_MAX = 16 * 1024 * 1024
+"""The data plane accepts no longer segment, whoever announces it."""
+SegmentBytes = Annotated[int, Meta(ge=8, le=SEGMENT_BYTES_MAX)]
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Host = Annotated[str, Meta(max_length=255, pattern=r"\A[0-9A-Za-z._:%-]*\Z")]
+"""A name, an IPv4 or an IPv6 address; 255 is the longest name DNS allows."""
+
+
+class CollectiveSpec(Struct, frozen=True):
+    """What the peers of a group must agree on before a collective moves a byte."""
+
+    count: Number
+    dtype: DataType
+    op: ReduceOp
+    codec: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_.-]*\Z")] = "none"
+    layout: Annotated[str, Meta(max_length=16, pattern=r"\A[0-9A-Za-z]*\Z")] = ""
+    """A digest of how the elements are divided among several tensors; empty for a single one. Without it peers that
+    pass different tensors of the same total would add what does not belong together."""
+    kind: CollectiveKind = CollectiveKind.ALL_REDUCE
+    root: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
+    """The id of the peer whose tensor a broadcast spreads; empty for every other kind."""
+
+    def __str__(self) -> str:
+        root = f" from {self.root[:8]}" if self.root else ""
+        layout = f" layout={self.layout}" if self.layout else ""
+        return f"{self.kind.name}{root} {self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
+
+
+class LinkSpec(Struct, frozen=True):
+    """One link that a peer shall have: all lanes between it and one neighbour, numbered as one thing."""
+
+    number: Number
+    peer: Id
+    dial: bool
+    """True at exactly one end: this end opens the connections."""
+    host: Host
+    port: Port
+    lanes: Annotated[int, Meta(ge=1, le=1024)]
+    """Lanes that are lent to runs, numbered from 0. Every link has one more, of the next number: the express lane."""
+
+
+class LinkReport(Struct, frozen=True):
+    """One link that stands at the end of a peer that returns."""
+
+    number: Number
+    peer: Id
+    dial: bool
+    """It was I who dialled."""
+    lanes: Annotated[int, Meta(ge=1, le=1024)]
+    round_trip_us: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    """As in `LinkUp`."""
+
+
+class RunReport(Struct, frozen=True):
+    """One collective that has no outcome yet, as a peer that returns tells of it."""
+
+    tag: Tag
+    spec: CollectiveSpec
+    attempt: Number = 0
+    """0: I have voted, and heard of no start."""
+    lanes: Annotated[tuple[Lane, ...], Meta(max_length=1024)] = ()
+    over: bool = False
+    """My part has ended ..."""
+    cause: Annotated[str, Meta(max_length=256)] = ""
+    """... and why without a result."""
+    lost: Annotated[tuple[Id, ...], Meta(max_length=32)] = ()
+    """Those who took part and are in my ring no more; the first few of them."""
+
+
+class Agreed(Struct, frozen=True):
+    """A state that a group was told to be in step with."""
+
+    attempt: Number
+    revision: Number
+    layout: Digest
+    content: Digest
+
+
+class TransferReport(Enum):
+    """Where my part in the transfer of a state is."""
+
+    NONE = 0
+    RUNNING = 1
+    HELD = 2
+    """Over: I hold what was elected."""
+    FAILED = 3
+
+
+RECALL_RING, RECALL_LINKS, RECALL_RUNS, RECALL_OUTCOMES = 256, 16, 4, 512
+"""Entries of each kind in one `Recall`: 17, 6, 26 and twice 5 KiB when all that can be long is."""

@@ -1,0 +1,309 @@
+"""How a master that knows nothing comes to know a run: from peers that were in it and have lost their master.
+
+Owns the gathering: who came back, on whom it still waits, and when it goes on with those who are here. The highest
+epoch that anybody of a group knows has its ring, and the rings are the roster; those of it who do not come back in time
+are lost as in any crash. What the run was doing is settled by `resettling`. A master with a roster never gathers: for
+it a connection that ended is a peer that is gone.
+
+The next master at the same address cannot exist beside the last one. Where peers know several addresses it can, so
+there more than half of the roster must come back, or exactly half with the first of the first ring: no two masters have
+that of the same roster.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from pccl.core.ballot import names
+from pccl.core.limits import MasterLimits
+from pccl.core.messages import Elsewhere, Kick, Leave, LinkReport, Ping, Pong, Recall, Resume, RunReport, ToMaster
+from pccl.core.outbox import clip
+from pccl.core.resettling import resettle
+from pccl.core.roster import Member
+from pccl.core.violation import Violation
+from pccl.types import PeerId, short
+
+if TYPE_CHECKING:
+    from pccl.core.master import Master
+
+
+class Return:
+    """One peer that came back, and what it tells."""
+
+    def __init__(self, member: Member, resume: Resume) -> None:
+        self.member = member
+        self.resume = resume
+        self.ring: tuple[PeerId, ...] = ()
+        self.links: dict[int, LinkReport] = {}
+        self.runs: dict[int, RunReport] = {}
+        """By tag."""
+        self.outcomes: dict[int, bool] = {}
+        """By attempt, whether it was committed."""
+        self.complete = False
+
+    def hear(self, recall: Recall, limits: MasterLimits) -> None:
+        """One more portion."""
+        if self.complete:
+            raise Violation("recalled more after the last portion")
+        self.ring += tuple(PeerId(peer) for peer in recall.ring)
+        self.links.update({link.number: link for link in recall.links})
+        self.runs.update({run.tag: run for run in recall.runs})
+        self.outcomes.update(dict.fromkeys(recall.committed, True))
+        self.outcomes.update(dict.fromkeys(recall.aborted, False))
+        if max(len(self.ring), len(self.links)) > limits.peers_max or len(self.runs) > limits.tags_max:
+            raise Violation("recalls more than there can be")
+        if len(self.outcomes) > 2 * limits.tags_max:
+            raise Violation("recalls more outcomes than anybody could lack")
+        if recall.last and (self.member.peer not in self.ring or len(set(self.ring)) != len(self.ring)):
+            raise Violation("recalls a ring without itself, or with somebody twice")
+        self.complete = recall.last
+
+
+class Muster(Struct, frozen=True):
+    """Who is here of the run that most of those who came back belong to."""
+
+    run: str
+    epoch: int
+    rings: dict[int, tuple[PeerId, ...]]
+    """Of the highest epoch that anybody of the group knows."""
+    size: int
+    """Peers on the roster of that epoch."""
+    groups: int
+    back: dict[PeerId, Return | None]
+    """Those of them who are here; without a story if they never heard that they had been accepted."""
+
+    @property
+    def missing(self) -> list[PeerId]:
+        """Those who are not here, as far as they are known by name."""
+        return [peer for ring in self.rings.values() for peer in ring if peer not in self.back]
+
+    @property
+    def unknown(self) -> int:
+        """How many more are not here, of groups of which nobody is."""
+        return max(0, self.size - sum(map(len, self.rings.values())))
+
+    @property
+    def whole(self) -> bool:
+        """Everybody is here."""
+        return not self.missing and not self.unknown
+
+    @property
+    def late(self) -> bool:
+        """Somebody is not here who may well live: somebody has a link to it that stands, or nobody ever had one."""
+        told = [ret for ret in self.back.values() if ret is not None]
+        reached = {PeerId(link.peer) for ret in told for link in ret.links.values()}
+        return bool(self.unknown) or any(peer in reached for peer in self.missing)
+
+    @property
+    def unmatched(self) -> bool:
+        """No other master can have as many of this roster."""
+        if 2 * len(self.back) != self.size:
+            return 2 * len(self.back) > self.size
+        return len(self.rings) == self.groups and self.rings[min(self.rings)][0] in self.back
+
+
+class Reunion:
+    """The gathering, while there is one."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        self._returns: dict[PeerId, Return] = {}
+        self._since: float | None = None
+        """When the first came back."""
+        self._followed = False
+        """The run here did not begin here."""
+
+    @property
+    def gathering(self) -> bool:
+        """Somebody came back, and it is open who else does."""
+        return self._since is not None
+
+    # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def greet(self, resume: Resume, connection: int, host: str, now: float) -> None:
+        """Somebody was in a run and has lost its master."""
+        master, peer = self._master, PeerId(resume.peer)
+        if self._gives_way(resume, now):
+            for upstart in list(master.roster.accepted.values()):
+                reason = "an earlier run that was led from this address before has come back; build a new Communicator"
+                master.expel(upstart, reason, now)
+        reason = self._objection(resume)
+        if reason:
+            master.outbox.send_connection(connection, Kick(clip(reason)))
+            master.outbox.close(connection)
+            return
+        other = master.roster.member(peer)
+        if other is not None:
+            # Nothing depends on either of them yet, and the older one is most likely a connection that broke.
+            master.expel(other, "another connection came with the same identity", now)
+        if self._since is None:
+            self._since = now
+            master.admission.suspend(now)
+        member = Member(peer, resume.group, connection, (resume.host or host, resume.port))
+        member.lanes, member.serves, member.joined_at = resume.lanes, resume.serves, now
+        master.roster.add_returning(member)
+        self._returns[peer] = Return(member, resume)
+
+    def _gives_way(self, resume: Resume, now: float) -> bool:
+        """The run here began with newcomers, before those of an earlier one, which was no smaller, had noticed that
+        their master was gone: a machine that loses its power tells nobody."""
+        master = self._master
+        young = master.born_at is not None and now - master.born_at < master.limits.silence_s
+        upstart = master.follows and not self._followed and young
+        return upstart and resume.run != master.run and resume.global_size >= len(master.roster.accepted) > 0
+
+    def _objection(self, resume: Resume) -> str:
+        """Why this peer cannot go on with its run here; empty if it perhaps can."""
+        master, me = self._master, short(PeerId(resume.peer))
+        if len(master.roster) >= master.limits.peers_max:
+            return f"the run is full: {master.limits.peers_max} peers (peers_max of the master)"
+        if not master.roster.accepted:
+            return ""
+        if resume.run != master.run:
+            return (
+                f"this master leads another run ({master.run}) than the one that {me} was in ({resume.run}). Join it "
+                "with a new Communicator, or start a master of your own at another address"
+            )
+        if PeerId(resume.peer) in master.roster.accepted:
+            return f"{me} is connected already; whoever is here first stays. Build a new Communicator"
+        return f"the run has gone on without {me}, whose connection had ended. Build a new Communicator"
+
+    def hear(self, member: Member, message: ToMaster, now: float) -> None:
+        """Something from somebody who came back and has not been taken back yet."""
+        match message:
+            case Recall():
+                self._returns[member.peer].hear(message, self._master.limits)
+            case Ping():
+                self._master.outbox.send((member.peer,), Pong())
+            case Pong():
+                member.answer(now, self._master.limits.link_timeout_s / 2)
+            case Leave():
+                self._master.remove(member, "it said goodbye", now)
+                self._master.outbox.close(member.connection)
+            case _:
+                raise Violation(f"sent {type(message).__name__} before it was taken back")
+
+    def forget(self, member: Member) -> None:
+        """A member is gone."""
+        self._returns.pop(member.peer, None)
+
+    # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def advance(self, now: float) -> None:
+        """Go on with the run if everybody is here, or has had the time to come."""
+        muster = self._muster()
+        if muster is None:
+            if self._since is not None and now >= self._deadline(None):
+                self._give_up(now)
+            return
+        if not muster.whole:
+            if now < self._deadline(muster):
+                return
+            if self._rivals() and not muster.unmatched:
+                self._send_away(muster, now)
+                return
+        others = [ret for peer, ret in self._returns.items() if muster.back.get(peer) is not ret]
+        self._end()
+        for ret in others:
+            self._master.expel(ret.member, _why_not(ret, muster), now)
+        self._followed = True
+        resettle(self._master, muster, now)
+
+    def _give_up(self, now: float) -> None:
+        """Everybody who came back is gone again, or tells nothing."""
+        returns = list(self._returns.values())
+        self._end()
+        for ret in returns:
+            self._master.expel(ret.member, "it did not tell in time what it knew of its run", now)
+
+    def _end(self) -> None:
+        self._since, self._returns = None, {}
+        self._master.admission.begin_at = 0.0
+
+    def _muster(self) -> Muster | None:
+        """Who is here; None while nobody has told all it knows."""
+        told = [ret for ret in self._returns.values() if ret.complete]
+        if not told:
+            return None
+        runs = [ret.resume.run for ret in told]
+        run = max(runs, key=runs.count)  # The first of equals.
+        told = [ret for ret in told if ret.resume.run == run]
+        newest = max(told, key=lambda ret: ret.resume.epoch).resume
+        rings: dict[int, tuple[PeerId, ...]] = {}
+        # Peers know the ring of their own group only. If nobody of a group has heard of the last epoch, the one before
+        # is as good: whatever followed from the last one was told after it.
+        for ret in sorted(told, key=lambda ret: -ret.resume.epoch):
+            rings.setdefault(ret.member.group, ret.ring)
+        back: dict[PeerId, Return | None] = {}
+        stories = {ret.member.peer: ret for ret in told}
+        for group, ring in rings.items():
+            for peer in ring:
+                member = self._master.roster.member(peer)
+                if member is not None and member.group == group and (peer in stories or self._newly_accepted(peer)):
+                    back[peer] = stories.get(peer)
+        return Muster(run, newest.epoch, rings, newest.global_size, newest.groups, back)
+
+    def _newly_accepted(self, peer: PeerId) -> bool:
+        """It joined again as a candidate, since it never heard that it had been accepted."""
+        return peer in self._master.roster.candidates
+
+    def _rivals(self) -> bool:
+        """There may be another master to whom others went."""
+        return any(ret.resume.masters > 1 for ret in self._returns.values())
+
+    def _send_away(self, muster: Muster, now: float) -> None:
+        """Too few of a roster that may be at another master."""
+        reason = (
+            f"{len(muster.back)} of {muster.size} peers came back, and the others may be with another master: "
+            "it takes more than half to go on"
+        )
+        self._master.outbox.note(reason)
+        for ret in list(self._returns.values()):
+            self._master.outbox.send((ret.member.peer,), Elsewhere(clip(reason)))
+            self._master.outbox.close(ret.member.connection)
+            self._master.remove(ret.member, "it was sent to its other masters", now)
+        self._end()
+        # They will be back if nobody else takes them: no other run begins in their place meanwhile.
+        self._master.admission.begin_at = now + self._master.limits.silence_s
+
+    # ── time and words ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _deadline(self, muster: Muster | None) -> float:
+        limits = self._master.limits
+        since = 0.0 if self._since is None else self._since
+        return since + (limits.silence_s if muster is not None and muster.late else limits.reunion_s)
+
+    def next_deadline(self) -> float | None:
+        """When `advance` has something to do though nothing happened."""
+        return None if self._since is None else self._deadline(self._muster())
+
+    def excuse(self, missed_s: float) -> None:
+        """We did not listen for this long ourselves."""
+        if self._since is not None:
+            self._since += missed_s
+
+    def explain(self) -> tuple[tuple[PeerId, ...], str, float] | None:
+        """Who waits, for what, and since when."""
+        if self._since is None:
+            return None
+        muster = self._muster()
+        if muster is None:
+            sentence = f"an earlier run is about to go on; of those who came back {len(self._returns)} are here"
+        else:
+            unnamed = [f"{muster.unknown} peers of other groups"] if muster.unknown else []
+            absent = " and ".join([*([names(muster.missing)] if muster.missing else []), *unnamed])
+            sentence = (
+                f"the run goes on when {absent} have come back to this master, or "
+                f"have had the time to; {len(muster.back)} of {muster.size} peers are here"
+            )
+        return (*self._returns, *self._master.roster.candidates), sentence, self._since
+
+
+def _why_not(ret: Return, muster: Muster) -> str:
+    if not ret.complete:
+        return "it did not tell in time what it knew of its run"
+    if ret.resume.run != muster.run:
+        return f"this master goes on with another run ({muster.run}) than the one that it was in ({ret.resume.run})"
+    return f"the run went on without it: it is not in the last ring of its group (epoch {muster.epoch})"

@@ -1,0 +1,63 @@
+"""The control connection: whoever dials a master is told of each end, however soon; what comes at once is read."""
+
+import asyncio
+import socket
+import struct
+
+import pytest
+
+from pccl.net.connection import MasterEnd
+from pccl.net.control import Control
+from pccl.wire.framing import TO_MASTER_FRAME_MAX, Purpose, frame, preamble
+
+
+class LateDialler:
+    """Connects, and hands the socket out only when its other end is gone: a proxy does that in front of a port where
+    nobody listens."""
+
+    async def connect(self, host, port, timeout_s):
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            dialled = socket.create_connection(listener.getsockname())
+            accepted, _ = listener.accept()
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            accepted.close()
+        dialled.setblocking(False)
+        return dialled
+
+
+@pytest.mark.parametrize("opening", ["open", "open_again"])
+def test_an_end_that_comes_at_once_is_told(opening):
+    async def dial():
+        told = []
+        control = Control([("master", 1)], LateDialler(), lambda body: None, told.append)
+        with pytest.raises(OSError):  # noqa: PT011 - which one is up to the kernel
+            await getattr(control, opening)(0, 5.0)
+        assert told == []
+
+    asyncio.run(dial())
+
+
+class Transport:
+    """Takes what is written."""
+
+    def is_closing(self):
+        return False
+
+    def get_write_buffer_size(self):
+        return 0
+
+    def write(self, data):
+        pass
+
+    def abort(self):
+        raise AssertionError("the master hung up")
+
+
+def test_a_returning_peer_may_tell_all_at_once():
+    """The ring of a run of hundreds, or the outcomes of its last collectives, take more than a stranger may send."""
+    first, long = frame(b"resume"), frame(b"r" * TO_MASTER_FRAME_MAX)
+    heard = []
+    end = MasterEnd(heard.append, lambda cause: None)
+    end.connection_made(Transport())
+    end.data_received(preamble(Purpose.CONTROL) + first + long)
+    assert [len(body) for body in heard] == [6, TO_MASTER_FRAME_MAX]

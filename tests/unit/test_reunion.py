@@ -1,0 +1,250 @@
+"""A master that knows nothing and peers that come back to it: who goes on, who does not, and what everybody is told."""
+
+import pytest
+from msgspec import structs
+
+from pccl.core.absence import Absence
+from pccl.core.effects import Close, MasterEffect, Received, Send, Tick
+from pccl.core.limits import MasterLimits, PeerLimits
+from pccl.core.master import Master
+from pccl.core.messages import (
+    CollectiveSpec,
+    Elsewhere,
+    Join,
+    Kick,
+    LinkReport,
+    Outcome,
+    Recall,
+    Resume,
+    Resumed,
+    RunReport,
+    ToPeer,
+    Topology,
+    TopologyUpdated,
+)
+from pccl.types import DataType, ReduceOp
+
+RUN = "therun"
+RING = ("anna", "bert", "carl", "dora")
+SPEC = CollectiveSpec(8, DataType.FLOAT, ReduceOp.SUM)
+LIMITS = MasterLimits(reunion_s=5.0, silence_s=60.0)
+
+
+def resume(peer: str, **facts: object) -> Resume:
+    story = Resume(
+        peer=peer,
+        group=0,
+        host="10.0.0.1",
+        port=1,
+        lanes=1,
+        serves=True,
+        run=RUN,
+        masters=1,
+        epoch=7,
+        global_size=len(RING),
+        groups=1,
+        last_link=9,
+        last_number=90,
+        accepted_at=1,
+        topology=50,
+        updated=50,
+        asked=0,
+        pending=False,
+        agreed=None,
+        updating=False,
+        asking=False,
+        claim=None,
+    )
+    return structs.replace(story, **facts)
+
+
+class Stage:
+    """A master, and what it told each connection."""
+
+    def __init__(self, **arguments: object) -> None:
+        self.master = Master("another", LIMITS, **arguments)  # type: ignore[arg-type]
+        self.told: dict[int, list[ToPeer]] = {}
+        self.closed: list[int] = []
+        self.now = 0.0
+        self._note(self.master.handle(Tick(), 0.0))
+
+    def _note(self, effects: list[MasterEffect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                for connection in effect.connections:
+                    self.told.setdefault(connection, []).append(effect.message)
+            elif isinstance(effect, Close):
+                self.closed.append(effect.connection)
+
+    def say(self, connection: int, *messages: object) -> None:
+        for message in messages:
+            self._note(self.master.handle(Received(connection, message, "10.0.0.9"), self.now))  # type: ignore[arg-type]
+
+    def come_back(self, connection: int, peer: str, *runs: RunReport, **facts: object) -> None:
+        ring = facts.pop("ring", RING)
+        outcomes = Recall(committed=facts.pop("committed", ()), aborted=facts.pop("aborted", ()))  # type: ignore[arg-type]
+        recalls = (Recall(ring=ring), Recall(runs=runs), outcomes, Recall(last=True))  # type: ignore[arg-type]
+        self.say(connection, resume(peer, **facts), *recalls)
+
+    def wait(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (due := self.master.next_deadline()) is not None and due <= end:
+            self.now = max(self.now, due)
+            self._note(self.master.handle(Tick(), self.now))
+        self.now = end
+
+    def last(self, connection: int, kind: type) -> ToPeer | None:
+        return next((each for each in reversed(self.told.get(connection, [])) if isinstance(each, kind)), None)
+
+
+def taken_back(stage: Stage) -> list[int]:
+    return [connection for connection in sorted(stage.told) if stage.last(connection, Resumed)]
+
+
+def test_when_all_are_back_the_run_goes_on_at_once() -> None:
+    stage = Stage()
+    for place, peer in enumerate(RING):
+        assert taken_back(stage) == []
+        stage.come_back(place, peer)
+    assert taken_back(stage) == [0, 1, 2, 3]
+    assert stage.master.run == RUN
+    topology = stage.last(0, Topology)
+    assert isinstance(topology, Topology)
+    assert topology.ring == RING
+    assert topology.epoch > 7
+
+
+def test_the_highest_epoch_is_the_last_one() -> None:
+    """One peer heard of an epoch without dora: dora is stale, and the others are told."""
+    stage = Stage()
+    stage.come_back(0, "dora")
+    stage.come_back(1, "bert")
+    stage.come_back(2, "carl")
+    stage.come_back(3, "anna", epoch=8, ring=RING[:3], global_size=3)
+    assert taken_back(stage) == [1, 2, 3]
+    kick = stage.last(0, Kick)
+    assert isinstance(kick, Kick)
+    assert "not in the last ring of its group" in kick.reason
+
+
+def test_a_group_that_has_not_heard_of_the_last_epoch_keeps_its_place() -> None:
+    stage = Stage()
+    stage.come_back(0, "anna", epoch=8, ring=("anna",), global_size=2, groups=2)
+    stage.come_back(1, "bert", epoch=7, ring=("bert",), global_size=3, groups=3, group=1)
+    assert taken_back(stage) == [0, 1]
+
+
+@pytest.mark.parametrize("masters", [1, 2])
+@pytest.mark.parametrize("back", [("anna",), ("carl", "dora"), ("anna", "dora"), ("bert", "carl", "dora")])
+def test_only_where_two_masters_can_be_a_majority_is_needed(masters: int, back: tuple[str, ...]) -> None:
+    """More than half, or half of them with the first of the ring: never two masters at once."""
+    stage = Stage()
+    for place, peer in enumerate(back):
+        stage.come_back(place, peer, masters=masters)
+    stage.wait(LIMITS.reunion_s)
+    goes_on = masters == 1 or len(back) > 2 or (len(back) == 2 and "anna" in back)
+    assert bool(taken_back(stage)) == goes_on
+    assert all(bool(stage.last(place, Elsewhere)) != goes_on for place in range(len(back)))
+
+
+def test_a_peer_that_somebody_still_has_a_link_to_is_waited_for_longer() -> None:
+    stage = Stage()
+    link = LinkReport(3, "dora", True, 1)
+    for place, peer in enumerate(RING[:3]):
+        stage.say(place, resume(peer), Recall(ring=RING), Recall(links=(link,)), Recall(last=True))
+    stage.wait(LIMITS.reunion_s + 1.0)
+    assert taken_back(stage) == []
+    assert any("dora" in sentence for sentence in stage.master.explain())
+    stage.wait(LIMITS.silence_s)
+    assert taken_back(stage) == [0, 1, 2]
+
+
+def test_a_run_of_others_is_not_disturbed() -> None:
+    stage = Stage(follows=True)
+    for place, peer in enumerate(RING):
+        stage.come_back(place, peer)
+    stage.come_back(9, "emil", run="somethingelse", ring=("emil",), global_size=99)
+    kick = stage.last(9, Kick)
+    assert isinstance(kick, Kick)
+    assert RUN in kick.reason
+    assert "somethingelse" in kick.reason
+    assert taken_back(stage) == [0, 1, 2, 3]
+
+
+def test_a_run_that_has_just_begun_gives_way_to_an_earlier_one() -> None:
+    stage = Stage(follows=True)
+    stage.say(0, Join("newcomer", 0, "", 1, 0))
+    stage.wait(LIMITS.newborn_s)
+    assert isinstance(stage.last(0, Topology), Topology), "nobody came back, so it begins a run"
+    for place, peer in enumerate(RING, start=1):
+        stage.come_back(place, peer)
+    assert isinstance(stage.last(0, Kick), Kick)
+    assert taken_back(stage) == [1, 2, 3, 4]
+
+
+def test_newcomers_wait_for_those_who_come_back() -> None:
+    stage = Stage(follows=True)
+    stage.say(0, Join("newcomer", 0, "", 1, 0))
+    for place, peer in enumerate(RING, start=1):
+        stage.come_back(place, peer)
+    assert stage.last(0, Topology) is None
+    assert taken_back(stage) == [1, 2, 3, 4]
+
+
+def test_a_master_without_a_run_sends_those_away_who_begin_none() -> None:
+    stage = Stage()
+    stage.say(0, Join("newcomer", 0, "", 1, 0, begin=False))
+    assert isinstance(stage.last(0, Elsewhere), Elsewhere)
+    assert stage.closed == [0]
+
+
+@pytest.mark.parametrize("how", ["committed", "aborted"])
+def test_an_outcome_that_anybody_was_told_holds_for_all(how: str) -> None:
+    stage = Stage()
+    done = RunReport(5, SPEC, 80, (0,), True)
+    for place, peer in enumerate(RING[:3]):
+        stage.come_back(place, peer, done)
+    stage.come_back(3, "dora", **{how: (80,)})
+    if how == "committed":
+        assert [stage.last(place, Outcome) for place in range(3)] == [Outcome(5, 80, True, "", ())] * 3
+    else:
+        # It is told when the ring stands, which takes links; it is not committed, at any rate.
+        assert [stage.last(place, Outcome) for place in range(3)] == [None] * 3
+        assert "aborted" in " ".join(stage.master.explain())
+    assert stage.last(3, Outcome) is None
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_what_everybody_has_finished_is_committed_and_what_runs_goes_on(last: bool) -> None:
+    stage = Stage()
+    for place, peer in enumerate(RING[:3]):
+        stage.come_back(place, peer, RunReport(5, SPEC, 80, (0,), True))
+    stage.come_back(3, "dora", RunReport(5, SPEC, 80, (0,), last))
+    assert (stage.last(0, Outcome) is not None) == last
+    if not last:
+        assert "not finished at dora" in " ".join(stage.master.explain())
+
+
+def test_who_waits_for_an_answer_that_others_have_got_is_given_it() -> None:
+    stage = Stage()
+    for place, peer in enumerate(RING):
+        stage.come_back(place, peer, updating=peer != "anna", topology=60, updated=60 if peer == "anna" else 50)
+    assert stage.last(0, TopologyUpdated) is None
+    assert [stage.last(place, TopologyUpdated) for place in (1, 2, 3)] == [TopologyUpdated(60)] * 3
+
+
+def test_dials_go_round_and_end() -> None:
+    absence = Absence(2, PeerLimits(master_timeout_s=10.0), seed=1)
+    absence.begin("reset", 0.0)
+    now, places = 0.0, []
+    while not absence.over(now):
+        due = absence.next_deadline()
+        assert due is not None
+        now = max(now, due)
+        dial = absence.due(now)
+        if dial is not None:
+            places.append(dial.place)
+            absence.go_on("refused", now)
+    assert places[:6] == [0, 1, 0, 1, 0, 1]
+    assert now == 10.0
+    assert len(places) < 50, "pauses grow to a second"
