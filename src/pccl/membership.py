@@ -142,9 +142,9 @@ class Membership:
         )
 
     def _identity(self, port: int, visits: bool) -> PeerIdentity:
-        me, config = PeerId(secrets.token_hex(16)), self._config
+        me, secret, config = PeerId(secrets.token_hex(16)), secrets.token_hex(16), self._config
         place, serves = (config.announce.host, config.announce.port or port), config.serve_bytes_s > 0
-        return PeerIdentity(me, config.group, *place, config.lanes, visits, serves, len(config.masters))
+        return PeerIdentity(me, config.group, *place, config.lanes, visits, serves, len(config.masters), secret)
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -175,7 +175,8 @@ class Havoc:
         host = self._victim()
         if host is None or host.control is None:
             return ""
-        host.harms.append("cut control connection")
+        if not (host.core.accepted and self._theatre.master.core.wiring.linked(host.identity.peer)):
+            host.harms.append("cut control connection")
         host.control.cut("reset by the network")
         return host.name
 

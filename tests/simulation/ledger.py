@@ -27,6 +27,7 @@ from pccl.core.messages import (
     RefusedPending,
     RefusedSync,
     RefusedTopology,
+    Rejoined,
     Resume,
     Resumed,
     Start,
@@ -66,6 +67,8 @@ class Known:
         self.links: dict[int, LinkSpec] = {}
         """Links of the last `Wire` sent."""
         self.up: set[int] = set()
+        self.away = False
+        """Its connection broke."""
         self.returned = False
         """It was accepted by an earlier master, and this one has taken it back."""
         self.ring: tuple[PeerId, ...] = ()
@@ -115,6 +118,8 @@ class Ledger:
         """Connections that the effects of the present event close."""
         self.reunited = False
         """Peers were taken back in the present event."""
+        self.unlinked: set[PeerId] = set()
+        """Those who were given up while they were away, and nobody had a link to them."""
 
     def master_gone(self) -> None:
         """The master is gone, and the next one knows nobody."""
@@ -146,7 +151,11 @@ class Ledger:
         self.leaving = {effect.connection for effect in effects if isinstance(effect, Close)}
         self.reunited = False
         if isinstance(event, Closed):
-            self._forget(event.connection)
+            known = self.known.get(event.connection)
+            if known is not None and known.topology is not None:
+                known.away = True  # It may come back, until the master says otherwise.
+            else:
+                self._forget(event.connection)
         elif isinstance(event, Received):
             if isinstance(event.message, Join | Resume) and event.connection not in self.known:
                 self.known[event.connection] = Known(event.connection, event.message)
@@ -201,12 +210,29 @@ class Ledger:
         for effect in effects:
             if isinstance(effect, Send):
                 for connection in effect.connections:
-                    known = self.known.get(connection)
+                    if isinstance(effect.message, Rejoined):
+                        self._come_back(connection)
+                    known = None if effect.again else self.known.get(connection)
                     if known is not None:
                         yield known, effect.message
                         self._sent(known, effect.message)
             elif isinstance(effect, Close):
+                known = self.known.get(effect.connection)
+                if known is not None and known.away and not self._linked(known):
+                    self.unlinked.add(known.peer)
                 self._forget(effect.connection)
+
+    def _come_back(self, connection: int) -> None:
+        """The peer on this connection is one that the master knows."""
+        peer = self.known[connection].peer
+        before = next(known for known in self.known.values() if known.peer == peer and known.connection != connection)
+        del self.known[before.connection]
+        before.connection, before.away = connection, False
+        self.known[connection] = before
+
+    def _linked(self, known: Known) -> bool:
+        """Somebody has a link to it that stands."""
+        return any(number in other.up for other in self.known.values() if other is not known for number in known.up)
 
     def _sent(self, known: Known, message: ToPeer) -> None:
         match message:

@@ -77,6 +77,8 @@ class MasterHost(Host):
             case Send(connections, message):
                 data = frame(encode(message))
                 for number in connections:
+                    if effect.again:
+                        self.theatre.audience.tell("master_repeats", self.theatre.ledger.known[number], message)
                     connection = self._connections.get(number)
                     if connection is not None:
                         connection.send(1, data)

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from pccl.core import election, resettling
 from pccl.core.absence import Absence
+from pccl.core.absentees import Absentees
 from pccl.core.admission import Admission
 from pccl.core.ballot import Ballot
 from pccl.core.collectives import Collectives
@@ -20,6 +21,7 @@ from pccl.core.memory import Memory
 from pccl.core.peer import Peer
 from pccl.core.reunion import Muster, Reunion
 from pccl.core.roster import Roster
+from pccl.core.session import Session
 from pccl.core.syncs import Syncs
 from pccl.core.visiting import Visiting
 from pccl.core.visits import Visits
@@ -192,6 +194,14 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "begin beside a run that comes back": (
         Mutant("newcomers wait meanwhile", Admission, "suspend", lambda self, now: None),
+    ),
+    "say nothing again": (Mutant("who comes back hears what it lacks", Session, "unheard", lambda self, heard: ()),),
+    "say all of it again": (
+        Mutant("nothing is said twice", Session, "unheard", lambda self, heard: tuple(self._latest)),
+    ),
+    "wait for nobody who is away": (Mutant("whose links stand is not dead", Wiring, "linked", lambda self, peer: []),),
+    "wait for the dead": (
+        Mutant("who has no link left is dead", Absentees, "_deadline", lambda self, peer: self._away[peer][1] + 1e6),
     ),
     "look for a master for ever": (Mutant("calls end when none comes", Absence, "over", lambda self, now: False),),
     "say nothing": (Mutant("every wait has words", Master, "explain", lambda self: ()),),

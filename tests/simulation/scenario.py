@@ -19,6 +19,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+from msgspec import structs
+
 from pccl.core.effects import (
     Answer,
     ArePeersPending,
@@ -32,7 +34,7 @@ from pccl.core.effects import (
     UpdateTopology,
     WaitAccepted,
 )
-from pccl.core.messages import CollectiveSpec, Ping, Pong, ToMaster, ToPeer, Waiting, Welcome, Wire
+from pccl.core.messages import CollectiveSpec, Ping, Pong, Rejoined, ToMaster, ToPeer, Waiting, Welcome, Wire
 from pccl.core.peer import PeerIdentity
 from pccl.types import DataType, PeerId, ReduceOp, SharedStateSyncStrategy
 from pccl.wire.codec import decode_to_peer, encode
@@ -93,6 +95,10 @@ class Recorder(Checker):
             self.lines.append(
                 f"master → {known.peer}: {_links(message) if isinstance(message, Wire) else tell(message)}"
             )
+
+    def master_repeats(self, known: Known, message: ToPeer) -> None:
+        again = "" if isinstance(message, Rejoined) else " again"
+        self.lines.append(f"master → {known.peer}{again}: {tell(message)}")
 
     def peer_sends(self, host: PeerHost, message: ToMaster) -> None:
         if not isinstance(message, Ping | Pong):
@@ -169,7 +175,7 @@ class Story:
         number = len(self.theatre.hosts_by_name) + 1
         address = (f"10.0.0.{number}", 40_000)
         group, lanes = int(chosen.get("group", 0)), int(chosen.get("lanes", 0))
-        identity = PeerIdentity(PeerId(name), group, *address, lanes, visits)
+        identity = PeerIdentity(PeerId(name), group, *address, lanes, visits, secret=f"of {name}")
         host = self.theatre.place(PeerHost(self.theatre, identity, address, WAY_S))
         if "nat" in options:
             self.theatre.reach.behind_nat.add(host.identity.peer)
@@ -203,20 +209,40 @@ class Story:
     def _restart(self) -> None:
         self.theatre.restart_master()
 
+    def _cut(self, name: str) -> None:
+        """Its connection to the master breaks, and it cannot make another one until both are united."""
+        host = self._host(name)
+        host.harms.append("cut off from the master")
+        self.theatre.havoc.parted.add(host.identity.peer)
+        if host.control is not None:
+            host.control.cut("reset by the network")
+
+    def _unite(self, name: str) -> None:
+        self.theatre.havoc.parted.discard(self._host(name).identity.peer)
+
     def _copy(self, name: str) -> None:
         """A virtual machine that was saved and started twice, say."""
+        self._come_as(name, self._host(name).identity.secret)
+
+    def _pretend(self, name: str) -> None:
+        """Somebody knows all that others know of this peer."""
+        self._come_as(name, "a guess")
+
+    def _come_as(self, name: str, secret: str) -> None:
         there = Connection(self.theatre.network, WAY_S)
         there.attach(0, self._heard_by_copy, lambda cause: None)
         self.theatre.master.connected(there, "10.0.1.1")
         host = self._host(name)
         core = host.core
-        resume = core._memory.resume(host.identity, (core.epoch, core.sizes), core._lanes, core._sync, ())
+        latest = (core.epoch, core.sizes, core._absence.session)
+        identity = structs.replace(host.identity, secret=secret)
+        resume = core._memory.resume(identity, latest, (core._lanes, core._sync), ())
         host.harms.append("copied")
         there.send(0, frame(encode(resume)))
 
     def _heard_by_copy(self, data: bytes) -> None:
         for body in FrameReader(TO_PEER_FRAME_MAX).feed(data):
-            self.recorder.lines.append(f"master → the copy: {tell(decode_to_peer(body))}")
+            self.recorder.lines.append(f"master → the other: {tell(decode_to_peer(body))}")
 
     def _freeze(self, name: str) -> None:
         self._host(name).harms.append("freeze")

@@ -194,7 +194,10 @@ class Theatre:
         host, port = address or (f"10.0.{number // 256}.{number % 256}", 40_000)
         announced = host if self.random.random() < 0.5 else ""
         masters = 2 if self.plan.standby else 1
-        return PeerIdentity(peer, group, announced, port, self.plan.lanes[group], masters=masters), (host, port)
+        identity = PeerIdentity(
+            peer, group, announced, port, self.plan.lanes[group], masters=masters, secret=f"of {peer}"
+        )
+        return identity, (host, port)
 
     def _distance(self) -> float:
         return self.random.uniform(0.0, self.plan.distance_s)

@@ -1,12 +1,13 @@
 """The time in which a peer has no master: when it dials which one, for how long, and what it keeps to itself.
 
-Owns the rounds of dials and their pauses, and the messages that nobody is there to hear. Does not know what is said
-once a master answers.
+Owns the rounds of dials and their pauses, and the messages that nobody is there to hear, or that perhaps nobody has
+heard. Does not know what is said once a master answers.
 """
 
 from pccl.core.effects import DialMaster, PeerEffect, SendMaster
 from pccl.core.limits import LATE_S, PeerLimits
-from pccl.core.messages import LinkUp, Ping, Pong, Recall, Resume
+from pccl.core.messages import LinkUp, Ping, Pong, Recall, Resume, ToMaster
+from pccl.core.session import Session
 from pccl.core.standing import PeerStage
 
 FIRST_PAUSE_S = 0.05
@@ -33,6 +34,9 @@ class Absence:
         """What a master said that did not take us in."""
         self.held_back: list[PeerEffect] = []
         """What there is to say while a master considers what we told it."""
+        self.session = Session[ToMaster]()
+        """With the present master, or the last one."""
+        self._repeats: list[PeerEffect] = []
         self._limits = limits
         self._since: float | None = None
         """Since when we have been without a master that has taken us in; None while there is one."""
@@ -44,9 +48,9 @@ class Absence:
     # ── what happens ─────────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self, cause: str, now: float) -> None:
-        """The master that we had is lost: dial all of them in order, again and again."""
-        self.cause, self.words, self._since = cause, "", now
-        self._place, self._rounds = 0, 0
+        """The connection to our master is gone: dial it, which may still be there, and all others in order, again and
+        again."""
+        self.cause, self.words, self._since, self._rounds = cause, "", now, 0
         self._dial_at = now + self._pause()
 
     def go_on(self, cause: str, now: float) -> None:
@@ -65,10 +69,25 @@ class Absence:
         """A master has taken us in, or we look for none any more."""
         self._since, self._dial_at, self._rounds = None, None, 0
 
+    def repeat(self, heard: int) -> bool:
+        """It is our old master that answers, and has heard so much of what we said. False if that cannot be."""
+        lacking = self.session.unheard(heard)
+        self._repeats += map(SendMaster, lacking or ())
+        self.held_back = []
+        return lacking is not None
+
+    def take_repeats(self) -> list[PeerEffect]:
+        """What is said again, ahead of anything else."""
+        repeats, self._repeats = self._repeats, []
+        return repeats
+
     def passes(self, effect: PeerEffect, stage: PeerStage) -> bool:
         """Whether an effect is for now: to no master nothing is said, and to one that considers what we told it only
         what belongs to that."""
-        if not isinstance(effect, SendMaster) or stage not in (*UNHEARD, PeerStage.RETURNING):
+        if not isinstance(effect, SendMaster):
+            return True
+        self.session.say(effect.message)
+        if stage not in (*UNHEARD, PeerStage.RETURNING):
             return True
         if stage in UNHEARD or isinstance(effect.message, Resume | Recall | Ping | Pong):
             return stage not in UNHEARD

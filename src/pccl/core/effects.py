@@ -59,6 +59,8 @@ class Send(Struct, frozen=True):
 
     connections: tuple[int, ...]
     message: ToPeer
+    again: bool = False
+    """It was said before, on a connection that broke."""
 
 
 class Close(Struct, frozen=True):

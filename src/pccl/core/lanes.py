@@ -9,7 +9,20 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from pccl.core.effects import AcceptLane, CarryParcels, CloseLane, CutLane, Dial, PeerEffect, RefuseLane, SendMaster
+from pccl.core.effects import (
+    AcceptLane,
+    CarryParcels,
+    CloseLane,
+    CutLane,
+    Dial,
+    DialFailed,
+    LaneClosed,
+    LaneDialled,
+    LaneOffered,
+    PeerEffect,
+    RefuseLane,
+    SendMaster,
+)
 from pccl.core.limits import PeerLimits
 from pccl.core.messages import LaneHello, LinkDown, LinkReport, LinkSpec, LinkUp
 from pccl.core.outbox import clip
@@ -111,6 +124,16 @@ class Lanes:
         self.run, self._newest = "", 0
 
     # ── what happens to lanes ────────────────────────────────────────────────────────────────────────────────────────
+
+    def handle(self, event: LaneOffered | LaneDialled | DialFailed | LaneClosed, now: float) -> None:
+        """Something happened to one."""
+        match event:
+            case LaneOffered(offer=offer, hello=hello):
+                self.offered(offer, hello, now)
+            case LaneDialled(link=link, lane=lane, round_trip_us=round_trip_us):
+                self.dialled(link, lane, round_trip_us)
+            case DialFailed(link=link, cause=cause) | LaneClosed(link=link, cause=cause):
+                self.broke(link, cause)
 
     def offered(self, offer: int, hello: LaneHello, now: float) -> None:
         """Somebody dialled us: accept what we expect, keep what may be early, refuse the rest."""

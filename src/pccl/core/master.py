@@ -1,12 +1,14 @@
 """The master's decisions: `handle(event, now)` takes what happened and returns what to do about it.
 
 Owns the dispatch of events, the pending question and the departure of peers; the rest is delegated: who is here
-(`roster`), what an earlier master has left behind (`reunion`), votes and trial (`admission`), links (`wiring`),
-collectives (`collectives`), shared states (`syncs`), visitors (`visits`), silence (`liveness`), contradicting calls
-(`divergence`) and the words for every wait (`waits`). A message is checked first and changes state after; one that
-breaks the protocol gets its sender kicked with the reason and hurts nobody else.
+(`roster`), who is without a connection (`absentees`), what an earlier master has left behind (`reunion`), votes and
+trial (`admission`), links (`wiring`), collectives (`collectives`), shared states (`syncs`), visitors (`visits`),
+silence (`liveness`), contradicting calls (`divergence`) and the words for every wait (`waits`). A message is checked
+first and changes state after; one that breaks the protocol gets its sender kicked with the reason and hurts nobody
+else.
 """
 
+from pccl.core.absentees import Absentees
 from pccl.core.admission import Admission, Expulsion
 from pccl.core.ballot import Ballot
 from pccl.core.collectives import Collectives
@@ -57,6 +59,8 @@ class Master:
 
     def __init__(self, run: str, limits: MasterLimits, follows: bool = False) -> None:
         """`follows`: there may have been another master at this address, whose peers come back."""
+        self.name = run
+        """Of this master alone."""
         self.run = run
         """Chosen for the first of its masters; the next ones take it over."""
         self.limits = limits
@@ -70,6 +74,7 @@ class Master:
         self.liveness = Liveness(self.roster, self.outbox, limits)
         self.pending = Ballot[None]("are_peers_pending", lambda: self.roster.accepted)
         self.reunion = Reunion(self)
+        self.absentees = Absentees(self)
         self.waits = Waits(self)
         self.follows = follows
         self.born_at: float | None = None
@@ -90,7 +95,7 @@ class Master:
             case Closed():
                 member = self.roster.find(event.connection)
                 if member is not None:
-                    self.remove(member, f"its connection closed ({event.cause})", now)
+                    self.absentees.begin(member, event.cause, now)
             case Tick():
                 self._pass_time(now)
         self._progress(now)
@@ -99,7 +104,7 @@ class Master:
 
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
-        parts = (self.wiring, self.syncs, self.visits, self.reunion, self.admission)
+        parts = (self.wiring, self.syncs, self.visits, self.reunion, self.absentees, self.admission)
         dates = (*(part.next_deadline() for part in parts), self._watch_at)
         deadlines = [each for each in dates if each is not None]
         return min(deadlines, default=None)
@@ -115,6 +120,7 @@ class Master:
         if member is None:
             self._greet(event, now)
             return
+        member.session.hear(event.message)
         try:
             self._dispatch(member, event.message, now)
         except Violation as violation:
@@ -133,20 +139,28 @@ class Master:
             self.outbox.send_connection(event.connection, Elsewhere("this master has no run"))
             self.outbox.close(event.connection)
             return
+        self._replace(join, now)
         reason = self._objection(join)
         if reason:
             self.outbox.send_connection(event.connection, Kick(reason))
             self.outbox.close(event.connection)
             return
         member = Member(PeerId(join.peer), join.group, event.connection, (join.host or event.host, join.port))
-        member.lanes, member.serves = join.lanes, join.serves
+        member.lanes, member.serves, member.secret = join.lanes, join.serves, join.secret
         member.joined_at = now
         if join.visits:
             self.roster.add_visitor(member)
             self.visits.arrive(member, now)
         else:
             self.roster.add_candidate(member, self.limits.default_lanes)
-        self.outbox.send((member.peer,), Welcome(self.run, self.limits.tags_max))
+        self.outbox.send((member.peer,), Welcome(self.run, self.limits.tags_max, self.name))
+
+    def _replace(self, join: Join, now: float) -> None:
+        """Whoever joins anew has lost its connection before it heard that it was accepted."""
+        other = self.roster.member(PeerId(join.peer))
+        if other is not None and join.secret and other.secret == join.secret:
+            self.outbox.close(other.connection)
+            self.remove(other, "it joined anew on another connection", now)
 
     def _objection(self, join: Join) -> str:
         """Why this peer cannot even be a candidate; empty if it can."""
@@ -181,6 +195,8 @@ class Master:
             case Leave():
                 self.remove(member, "it said goodbye", now)
                 self.outbox.close(member.connection)
+            case Recall(last=last) if member.recalls:
+                member.recalls = not last
             case Join() | Resume() | Recall():
                 raise Violation("joined twice on one connection")
             case Fetch():
@@ -249,6 +265,7 @@ class Master:
         self.pending.forget(member.peer)
         self.visits.forget(member, now)
         self.reunion.forget(member)
+        self.absentees.forget(member)
         kind = f"epoch {self.roster.epoch}:" if accepted else kind
         self.outbox.note(f"{kind} {short(member.peer)} is gone: {how}; {len(self.roster.accepted)} peers")
         if accepted:
@@ -263,6 +280,7 @@ class Master:
     def _progress(self, now: float) -> None:
         """Do whatever the last event made possible."""
         self.reunion.advance(now)
+        self.absentees.advance(now)
         while self._judge(now) or self.admission.advance(now):
             # Another ring may stand already, over links that were spare before: no report will come to say so.
             self.collectives.touched.update(dict.fromkeys(self.roster.rings))
@@ -327,6 +345,7 @@ class Master:
             self.wiring.excuse(missed_s)
             self.visits.excuse(missed_s)
             self.reunion.excuse(missed_s)
+            self.absentees.excuse(missed_s)
             self.admission.excuse(missed_s)
             self.liveness.excuse(now)
             self._watch_at = None

@@ -19,11 +19,13 @@ from pccl.core.messages import (
     Start,
     StartSync,
     Synced,
+    ToMaster,
     ToPeer,
     Topology,
     TopologyUpdated,
 )
 from pccl.core.runs import Runs
+from pccl.core.session import Session
 from pccl.core.standing import PeerIdentity, Sizes
 from pccl.core.syncing import Syncing
 from pccl.types import PeerId
@@ -69,11 +71,16 @@ class Memory:
         self.last_number = max(self.last_number, number)
 
     def resume(
-        self, me: PeerIdentity, latest: tuple[int, Sizes], lanes: Lanes, sync: Syncing, calls: Collection[str]
+        self,
+        me: PeerIdentity,
+        latest: tuple[int, Sizes, Session[ToMaster]],
+        parts: tuple[Lanes, Syncing],
+        calls: Collection[str],
     ) -> Resume:
-        """Who we are, as of the latest epoch and its sizes, and what we wait for."""
+        """Who we are, as of the latest epoch, its sizes and what its master said, and what we wait for."""
+        lanes, sync = parts
         claim, transfer = sync.recall()
-        epoch, sizes = latest
+        epoch, sizes, session = latest
         return Resume(
             peer=me.peer,
             group=me.group,
@@ -98,6 +105,9 @@ class Memory:
             asking="are_peers_pending" in calls,
             claim=claim,
             transfer=transfer,
+            secret=me.secret,
+            master=session.master,
+            heard=session.heard,
         )
 
     def recall(self, ring: tuple[PeerId, ...], lanes: Lanes, runs: Runs) -> Iterator[Recall]:

@@ -27,6 +27,7 @@ from pccl.core.fields import (
     Number,
     Port,
     RunReport,
+    Secret,
     SegmentBytes,
     Tag,
     Text,
@@ -53,6 +54,8 @@ class Join(Struct, frozen=True, tag=True):
     """I let visitors have my shared state beside my other work."""
     begin: bool = True
     """A new run may begin with me. A peer that knows several masters first asks all of them for a run."""
+    secret: Secret = ""
+    """By which the master knows me again; drawn by me and told to nobody else."""
 
 
 class Resume(Struct, frozen=True, tag=True):
@@ -94,6 +97,11 @@ class Resume(Struct, frozen=True, tag=True):
     """I wait in `sync_shared_state`, ..."""
     transfer: TransferReport = TransferReport.NONE
     """... and was told to pull or serve."""
+    secret: Secret = ""
+    master: Annotated[str, Meta(max_length=64)] = ""
+    """The name of the master that I lost. If that is you, nothing is lost: say what I lack, and hear what you lack."""
+    heard: Number = 0
+    """How much of what it said I have heard."""
 
 
 class Recall(Struct, frozen=True, tag=True):
@@ -193,12 +201,23 @@ class Welcome(Struct, frozen=True, tag=True):
     run: Id
     tags_max: Number = 4096
     """Collectives that a peer may have in flight: it refuses its user one more, before the master kicks it for that."""
+    master: Annotated[str, Meta(max_length=64)] = ""
+    """My name, which no other master has."""
 
 
 class Resumed(Struct, frozen=True, tag=True):
     """Answer to `Resume`: the run goes on under this master, and you have your place in it. Verdicts follow."""
 
     tags_max: Number
+    master: Annotated[str, Meta(max_length=64)] = ""
+    """My name."""
+
+
+class Rejoined(Struct, frozen=True, tag=True):
+    """Answer to `Resume`: it is me whom you lost, and nothing has changed. What you have not heard of me follows."""
+
+    heard: Number
+    """How much of what you said I have heard; say the rest again."""
 
 
 class Elsewhere(Struct, frozen=True, tag=True):
@@ -403,6 +422,7 @@ ToMaster = (
 ToPeer = (
     Welcome
     | Resumed
+    | Rejoined
     | Elsewhere
     | Wire
     | Topology
@@ -456,6 +476,7 @@ __all__ = [
     "RefusedPending",
     "RefusedSync",
     "RefusedTopology",
+    "Rejoined",
     "Resume",
     "Resumed",
     "RunReport",

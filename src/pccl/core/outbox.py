@@ -32,10 +32,11 @@ class Outbox:
 
     def send(self, peers: Iterable[PeerId], message: ToPeer) -> None:
         """One message to each of these peers."""
-        members = (self._roster.member(peer) for peer in peers)
-        connections = tuple(member.connection for member in members if member is not None)
-        if connections:
-            self._effects.append(Send(connections, message))
+        members = [member for peer in peers if (member := self._roster.member(peer)) is not None]
+        for member in members:
+            member.session.say(message)
+        if members:
+            self._effects.append(Send(tuple(member.connection for member in members), message))
 
     def ping(self, peers: Iterable[PeerId], now: float) -> None:
         """Ask these peers for a sign of life, and remember when."""
@@ -49,6 +50,10 @@ class Outbox:
     def send_connection(self, connection: int, message: ToPeer) -> None:
         """One message to a connection that belongs to no member."""
         self._effects.append(Send((connection,), message))
+
+    def repeat(self, connection: int, messages: Iterable[ToPeer]) -> None:
+        """Say again what a member has not heard on its last connection."""
+        self._effects.extend(Send((connection,), message, again=True) for message in messages)
 
     def close(self, connection: int) -> None:
         """Close a connection once everything sent on it has gone."""

@@ -41,7 +41,7 @@ from pccl.core.effects import (
     WaitAccepted,
 )
 from pccl.core.lanes import Lanes
-from pccl.core.limits import LATE_S, PINGS_PER_LIMIT, PeerLimits
+from pccl.core.limits import PeerLimits
 from pccl.core.memory import Memory
 from pccl.core.messages import (
     Abort,
@@ -59,6 +59,7 @@ from pccl.core.messages import (
     RefusedPending,
     RefusedSync,
     RefusedTopology,
+    Rejoined,
     Resumed,
     Serve,
     Start,
@@ -74,8 +75,10 @@ from pccl.core.messages import (
     Wire,
 )
 from pccl.core.runs import Runs
+from pccl.core.session import Session
 from pccl.core.standing import PEER_STAGES, PeerIdentity, PeerStage, Sizes
 from pccl.core.syncing import Syncing
+from pccl.core.vigil import Due, Vigil
 from pccl.core.violation import Violation
 from pccl.core.visiting import Visiting
 from pccl.types import PeerId, short
@@ -83,7 +86,7 @@ from pccl.types import PeerId, short
 __all__ = ["PEER_STAGES", "Peer", "PeerIdentity", "PeerStage", "Sizes"]
 
 _ON_ROSTER = (PeerStage.ACCEPTED, PeerStage.AWAY, PeerStage.RETURNING)
-_WHILE_RETURNING = (Resumed, Elsewhere, Kick, Waiting, Ping, Pong)
+_WHILE_RETURNING = (Resumed, Rejoined, Elsewhere, Kick, Waiting, Ping, Pong)
 
 
 class Peer:
@@ -101,7 +104,6 @@ class Peer:
         """Contributions of up to this length go along with the vote."""
         self.waiting = ""
         """Why our calls wait, in the master's words."""
-        self._limits = limits
         self._effects: list[PeerEffect] = []
         self._lanes = Lanes(identity.peer, limits, self._effects)
         self._runs = Runs(identity.peer, self._lanes, self._effects)
@@ -114,9 +116,7 @@ class Peer:
         one that was abandoned: the master still owes its answer."""
         self._loss: Failure | None = None
         """Why we are out, once we are."""
-        self._heard_at = 0.0
-        self._waiting_since: float | None = None
-        self._ping_at: float | None = None
+        self._vigil = Vigil(limits)
 
     # ── the interface ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -127,8 +127,7 @@ class Peer:
 
     def handle(self, event: PeerEvent, now: float) -> list[PeerEffect]:
         """Take an event, return the effects to carry out in order."""
-        if self._ping_at is not None and now - self._ping_at > LATE_S:
-            self._heard_at = now  # We stood still: the silence was ours.
+        self._vigil.excuse(now)
         self._absence.excuse(now)
         match event:
             case FromMaster(message=message):
@@ -147,15 +146,15 @@ class Peer:
             case MasterUp() | MasterClosed() | Tick():
                 self._connection_event(event, now)
             case LaneOffered() | LaneDialled() | DialFailed() | LaneClosed():
-                self._lane_event(event, now)
+                self._lanes.handle(event, now)
         self._watch(now)
         effects = [effect for effect in self._effects if self._absence.passes(effect, self.stage)]
         self._effects.clear()
-        return effects
+        return [*self._absence.take_repeats(), *effects]
 
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
-        dates = (self._lanes.next_deadline(), self._ping_at, self._absence.next_deadline())
+        dates = (self._lanes.next_deadline(), self._vigil.next_deadline, self._absence.next_deadline())
         return min((each for each in dates if each is not None), default=None)
 
     # ── connection, lanes, time ──────────────────────────────────────────────────────────────────────────────────────
@@ -165,7 +164,7 @@ class Peer:
             case MasterUp() if self._loss is not None:
                 self._effects.append(CloseMaster())  # We were closed while the connection was being made.
             case MasterUp(place=place):
-                self._heard_at = now
+                self._vigil.hear(now)
                 self._absence.connected(place)
                 self._greet()
             case MasterClosed(cause=cause):
@@ -173,22 +172,23 @@ class Peer:
             case Tick():
                 self._lanes.pass_time(now)
                 self._dial_master(now)
-                if self._ping_at is not None and self._ping_at <= now:
-                    self._ping(now)
+                self._ping(now)
 
     def _greet(self) -> None:
         """Say who we are: somebody new, or somebody who was there before."""
         me = self.identity
         if not self.accepted:
             self._become(PeerStage.JOINING)
+            self._absence.session = Session()
             begins = me.visits or self._absence.may_begin()  # With a visitor no run begins anywhere.
-            self._send(Join(me.peer, me.group, me.host, me.port, me.lanes, me.visits, me.serves, begins))
+            self._send(Join(me.peer, me.group, me.host, me.port, me.lanes, me.visits, me.serves, begins, me.secret))
             if self._visiting.open:
                 self._send(Fetch())
             return
         self._become(PeerStage.RETURNING)
         self._absence.held_back = []  # All of it is in what we tell now.
-        self._send(self._memory.resume(me, (self.epoch, self.sizes), self._lanes, self._sync, tuple(self._calls)))
+        latest = (self.epoch, self.sizes, self._absence.session)
+        self._send(self._memory.resume(me, latest, (self._lanes, self._sync), tuple(self._calls)))
         self._effects.extend(map(SendMaster, self._memory.recall(self.ring, self._lanes, self._runs)))
 
     def _miss_master(self, cause: str, now: float) -> None:
@@ -196,8 +196,6 @@ class Peer:
         if self._loss is not None or self.identity.visits:
             return self._lose(FailureKind.MASTER_LOST, f"the master was lost ({cause}); connect without prefetching")
         had_one = self.stage in (PeerStage.CANDIDATE, PeerStage.ACCEPTED)
-        if self.stage is PeerStage.ACCEPTED:
-            self._sync.lose_master()
         if self.accepted and self.stage is not PeerStage.AWAY:
             self._become(PeerStage.AWAY)
         elif not self.accepted and self.stage is not PeerStage.OUTSIDE:
@@ -217,36 +215,23 @@ class Peer:
         elif (dial := self._absence.due(now)) is not None:
             self._effects.append(dial)
 
-    def _lane_event(self, event: LaneOffered | LaneDialled | DialFailed | LaneClosed, now: float) -> None:
-        match event:
-            case LaneOffered(offer=offer, hello=hello):
-                self._lanes.offered(offer, hello, now)
-            case LaneDialled(link=link, lane=lane, round_trip_us=round_trip_us):
-                self._lanes.dialled(link, lane, round_trip_us)
-            case DialFailed(link=link, cause=cause) | LaneClosed(link=link, cause=cause):
-                self._lanes.broke(link, cause)
-
     def _watch(self, now: float) -> None:
-        """While a call waits, the master must show signs of life; otherwise its silence is none of our business."""
         waits = self._calls or self._runs.tags or self._sync.open or self._visiting.open
         if self.stage in UNHEARD:
-            self._waiting_since = self._ping_at = None
+            self._vigil.rest()
         elif self._loss is not None or not waits:
-            self._waiting_since = self._ping_at = None
+            self._vigil.rest()
             self.waiting = ""
-        elif self._waiting_since is None:
-            self._waiting_since = now
-            self._ping_at = now + self._limits.master_silence_s / PINGS_PER_LIMIT
+        else:
+            self._vigil.begin(now)
 
     def _ping(self, now: float) -> None:
-        limit = self._limits.master_silence_s
-        since = now if self._waiting_since is None else self._waiting_since
-        if now - max(self._heard_at, since) >= limit:
-            self._effects.append(CloseMaster())
-            self._miss_master(f"it sent nothing for {limit:g} s", now)
-        else:
-            self._send(Ping())
-            self._ping_at = now + limit / PINGS_PER_LIMIT
+        match self._vigil.due(now):
+            case Due.LOSS:
+                self._effects.append(CloseMaster())
+                self._miss_master(f"it sent nothing for {self._vigil.limit_s:g} s", now)
+            case Due.PING:
+                self._send(Ping())
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -362,7 +347,8 @@ class Peer:
     def _receive(self, message: ToPeer, now: float) -> None:
         if self._loss is not None or self.stage in UNHEARD:
             return
-        self._heard_at = now
+        self._vigil.hear(now)
+        self._absence.session.hear(message)
         try:
             self._dispatch(message, now)
         except Violation as violation:
@@ -376,15 +362,18 @@ class Peer:
             raise Violation(f"{type(message).__name__} before it was known whether we are taken back")
         self._memory.note(message, self.tags_max)
         match message:
-            case Welcome(run=run, tags_max=tags_max):
+            case Welcome(run=run, tags_max=tags_max, master=master):
                 stage = PeerStage.VISITOR if self.identity.visits else PeerStage.CANDIDATE
                 if self.stage is not stage:  # It is said again when the master takes over an earlier run.
                     self._become(stage)
                 self._absence.end()
                 self._lanes.run = run
+                self._absence.session.master = master
                 self.tags_max = tags_max
-            case Resumed(tags_max=tags_max):
-                self._be_taken_back(tags_max)
+            case Resumed():
+                self._be_taken_back(message)
+            case Rejoined(heard=heard):
+                self._rejoin(heard)
             case Elsewhere(reason=reason):
                 self._effects.append(CloseMaster())
                 self._absence.words = reason
@@ -443,11 +432,22 @@ class Peer:
         if connect is not None:
             self._resolve(connect, None)
 
-    def _be_taken_back(self, tags_max: int) -> None:
+    def _rejoin(self, heard: int) -> None:
+        """It was only the connection that was lost."""
+        self._become(PeerStage.ACCEPTED)
+        self._absence.end()
+        if not self._absence.repeat(heard):
+            raise Violation("it has heard more of us than we said, or less than we can say again")
+        self._sync.rejoin()
+        self._effects.append(Note("the connection to the master stands again"))
+
+    def _be_taken_back(self, resumed: Resumed) -> None:
         """Another master goes on with the run: what was held back is said now."""
         self._become(PeerStage.ACCEPTED)
         self._absence.end()
-        self.tags_max = tags_max
+        self._absence.session = Session(resumed.master)
+        self.tags_max = resumed.tags_max
+        self._runs.resume()
         self._sync.resume()
         self._effects.append(Note("the run goes on: the master is back"))
         self._effects.extend(self._absence.held_back)

@@ -55,11 +55,11 @@ def resettle(master: Master, muster: Muster, now: float) -> None:
     lost = muster.missing
     _restore_roster(master, muster, stories, now)
     _restore_links(master, stories, now)
-    master.outbox.send((ret.member.peer for ret in stories), Resumed(master.limits.tags_max))
+    master.outbox.send((ret.member.peer for ret in stories), Resumed(master.limits.tags_max, master.name))
     returned = [ret.member.peer for ret in stories]
     everybody = (*master.roster.accepted, *master.roster.candidates, *master.roster.visitors)
     newcomers = [peer for peer in everybody if peer not in returned]
-    master.outbox.send(newcomers, Welcome(master.run, master.limits.tags_max))
+    master.outbox.send(newcomers, Welcome(master.run, master.limits.tags_max, master.name))
     master.admission.push()
     for group in master.roster.rings:
         master.admission.rewire(group, now)

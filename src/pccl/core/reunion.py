@@ -2,8 +2,8 @@
 
 Owns the gathering: who came back, on whom it still waits, and when it goes on with those who are here. The highest
 epoch that anybody of a group knows has its ring, and the rings are the roster; those of it who do not come back in time
-are lost as in any crash. What the run was doing is settled by `resettling`. A master with a roster never gathers: for
-it a connection that ended is a peer that is gone.
+are lost as in any crash. What the run was doing is settled by `resettling`. A master with a roster never gathers: it
+knows whom it has lost (`absentees`).
 
 The next master at the same address cannot exist beside the last one. Where peers know several addresses it can, so
 there more than half of the roster must come back, or exactly half with the first of the first ring: no two masters have
@@ -125,6 +125,8 @@ class Reunion:
     def greet(self, resume: Resume, connection: int, host: str, now: float) -> None:
         """Somebody was in a run and has lost its master."""
         master, peer = self._master, PeerId(resume.peer)
+        if master.absentees.take_back(resume, connection, now):
+            return
         if self._gives_way(resume, now):
             for upstart in list(master.roster.accepted.values()):
                 reason = "an earlier run that was led from this address before has come back; build a new Communicator"
@@ -135,6 +137,10 @@ class Reunion:
             master.outbox.close(connection)
             return
         other = master.roster.member(peer)
+        if other is not None and other.secret != resume.secret:
+            master.outbox.send_connection(connection, Kick(f"somebody else has the id {peer}"))
+            master.outbox.close(connection)
+            return
         if other is not None:
             # Nothing depends on either of them yet, and the older one is most likely a connection that broke.
             master.expel(other, "another connection came with the same identity", now)
@@ -143,6 +149,7 @@ class Reunion:
             master.admission.suspend(now)
         member = Member(peer, resume.group, connection, (resume.host or host, resume.port))
         member.lanes, member.serves, member.joined_at = resume.lanes, resume.serves, now
+        member.secret = resume.secret
         master.roster.add_returning(member)
         self._returns[peer] = Return(member, resume)
 

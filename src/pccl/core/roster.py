@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Iterable
 from math import inf
 
-from pccl.core.messages import Topology
+from pccl.core.messages import ToPeer, Topology
 from pccl.core.ring import Pair
+from pccl.core.session import Session
 from pccl.types import PeerId
 
 
 class Member:
-    """One connected peer, from its `Join` to the end of its connection."""
+    """One peer, from its `Join` until it is gone for good."""
 
     def __init__(self, peer: PeerId, group: int, connection: int, address: tuple[str, int]) -> None:
         self.peer = peer
@@ -22,6 +23,10 @@ class Member:
         self.connection = connection
         self.host, self.port = address
         self.lanes = 0
+        self.secret = ""
+        self.session = Session[ToPeer]()
+        self.recalls = False
+        """It came back, and is still telling what we know already."""
         self.serves = True
         """Lets visitors have its shared state."""
         self.seniority = 0
@@ -129,6 +134,12 @@ class Roster:
         """Somebody came back."""
         self.returning[member.peer] = member
         self._connections[member.connection] = member
+
+    def rebind(self, member: Member, connection: int) -> None:
+        """A member came back on another connection."""
+        del self._connections[member.connection]
+        member.connection = connection
+        self._connections[connection] = member
 
     def restore(self, rings: dict[int, tuple[PeerId, ...]], epoch: int) -> None:
         """These rings are the roster; all of them are here."""

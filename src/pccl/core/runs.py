@@ -141,11 +141,7 @@ class Runs:
             self._effects.append(SendParcel(run.tag, run.parcel, min([run.parcel, *in_use]), lanes, run.spec))
 
     def recall(self, ring: tuple[PeerId, ...]) -> list[RunReport]:
-        """All of them, for a master that knows of none. What was voted for counts as voted for again, but without the
-        parcels: the new master cannot know over which links they went."""
-        for run in self._runs.values():
-            if run.stage is RunStage.VOTING:
-                run.parcel = 0
+        """All of them, for a master that knows of none."""
         return [
             RunReport(
                 run.tag,
@@ -158,6 +154,13 @@ class Runs:
             )
             for run in self._runs.values()
         ]
+
+    def resume(self) -> None:
+        """There is another master. What was voted for counts as voted for again, but without the parcels: it cannot
+        know over which links they went."""
+        for run in self._runs.values():
+            if run.stage is RunStage.VOTING:
+                run.parcel = 0
 
     def links_changed(self) -> None:
         """What could not be sent to everybody before perhaps can now."""

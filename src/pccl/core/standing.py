@@ -23,6 +23,8 @@ class PeerIdentity(Struct, frozen=True):
     """We let visitors have it."""
     masters: int = 1
     """Addresses of masters that we know."""
+    secret: str = ""
+    """By which a master knows us again after our connection broke; empty: it does not."""
 
 
 class Sizes(Struct, frozen=True):

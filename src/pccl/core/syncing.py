@@ -41,6 +41,10 @@ class Syncing:
         self._transfer = TransferReport.NONE
         self._orphaned = False
         """The master that started our transfer is gone."""
+        self._told = False
+        """A master was told that our transfer runs, and we do not know yet whether it is the one that started it."""
+        self._late: SyncEnded | None = None
+        """How it ended meanwhile."""
         self.agreed: Agreed | None = None
         """What we were last told to be in step with."""
 
@@ -95,8 +99,9 @@ class Syncing:
         if loss is not None:
             self._answer(loss)
         elif self._orphaned:
-            reason = "sync_shared_state: the master was lost in the middle of it; call it again"
-            self._answer(Failure(FailureKind.SYNC_FAILED, reason, revision=self._pulled))
+            self._answer_orphan()
+        elif self._told:
+            self._late = SyncEnded(event.attempt, clip(event.cause))
         else:
             self._send(SyncEnded(event.attempt, clip(event.cause)))
 
@@ -107,19 +112,30 @@ class Syncing:
         elif self._request is not None:
             self._answer(loss)
 
-    def lose_master(self) -> None:
-        """What runs goes on, but its end will be no news to the next master."""
-        self._orphaned = self._orphaned or bool(self._running)
-
     def resume(self) -> None:
         """There is another master. A transfer of the last one ends now: not all of its parts may have been started.
         What was received is kept, and the next call fetches the rest."""
         if self._running:
+            self._orphaned = True
             self._effects.append(AbortTransfer(self._running))
+        elif self._late is not None:
+            self._answer_orphan()
+        self._told, self._late = False, None
+
+    def rejoin(self) -> None:
+        """It is the same master again."""
+        if self._late is not None:
+            self._send(self._late)
+        self._told, self._late = False, None
+
+    def _answer_orphan(self) -> None:
+        reason = "sync_shared_state: the master was lost in the middle of it; call it again"
+        self._answer(Failure(FailureKind.SYNC_FAILED, reason, revision=self._pulled))
 
     def recall(self) -> tuple[SyncState | None, TransferReport]:
         """What we wait for, and how far it has come."""
         request = self._request
+        self._told, self._late = bool(self._running), None
         if request is None:
             return None, TransferReport.NONE
         return SyncState(request.revision, request.strategy, request.layout, request.content), self._transfer

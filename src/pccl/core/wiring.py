@@ -314,6 +314,11 @@ class Wiring:
         """How many links of this peer stand."""
         return sum(link.stage is LinkStage.STANDING for link in self._ends.get(peer, {}).values())
 
+    def linked(self, peer: PeerId) -> list[PeerId]:
+        """Those at the other ends of the links of this peer that stand."""
+        standing = [link for link in self._ends.get(peer, {}).values() if link.stage is LinkStage.STANDING]
+        return [other for link in standing for other in link.ends if other != peer]
+
     def avoid(self, ends: Pair, now: float) -> None:
         """Build rings around this pair for a while."""
         self.avoided[ends] = now + self._limits.avoid_s

@@ -33,6 +33,9 @@ class Checker:
     def master_sends(self, known: Known, message: ToPeer) -> None:
         """The ledger does not hold the message yet."""
 
+    def master_repeats(self, known: Known, message: ToPeer) -> None:
+        """The ledger has held the message since it was said for the first time."""
+
     def master_handled(self, event: MasterEvent) -> None:
         """The ledger holds all effects."""
 

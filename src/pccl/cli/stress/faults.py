@@ -35,7 +35,7 @@ MASTERS = {"master": 15}
 """All wait for the next one."""
 
 CONTROL_CUT = 0.2
-"""Of all cuts, where connections to the master are cut too. Most of these cost a peer its place: it joins again."""
+"""Of all cuts, where connections to the master are cut too. Only a long silence may cost a peer its place."""
 
 HOLE = (0.1, 1.5)
 """Of the limit on lanes that pass no bytes: black holes that end before and after somebody has given up."""

@@ -20,6 +20,10 @@ from pccl.cli.stress.options import Options
 CONTROL = "control of "
 """How doors to the master are named, one for each peer."""
 
+SILENT = ("black hole", "half-open")
+"""Cuts of which one end or both learn nothing until the limits on silence tell them. From all others a peer comes back
+to its place."""
+
 SETTLE_S = 1.0
 """Time for processes to write down the stacks of their threads."""
 
@@ -172,13 +176,13 @@ class Fleet:
         for said in self._network.heard():
             control = said["door"].startswith(CONTROL)
             self.cuts[f"control {said['kind']}" if control else said["kind"]] += 1
-            if control and said["kind"] != "stall":
+            if control and said["kind"] in SILENT:
                 for peer in self.peers:
                     if said["door"] == f"{CONTROL}{peer.child.name}":
                         peer.excused_until = time.monotonic() + self._options.wait_s
 
     def excuses(self, peer: PeerChild) -> bool:
-        """This peer may be kicked: the network has lately cut its connection to the master."""
+        """This peer may be kicked: nothing has passed between it and the master lately, perhaps for too long."""
         self._hear_network()
         return time.monotonic() < peer.excused_until
 

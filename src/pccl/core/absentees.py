@@ -1,0 +1,87 @@
+"""Accepted peers whose connection to the master broke while others still have links to them: they may well come back.
+
+Owns how long each of them is waited for, and the taking back. A process that dies takes its links with it, and those at
+their other ends notice: so whoever has no link left is gone at once, as in any crash, and nobody waits for a dead one.
+Does not know what is said to a peer, only that all of it is said in the end (`session`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pccl.core.messages import Kick, Rejoined, Resume
+from pccl.core.roster import Member
+from pccl.types import PeerId, short
+
+if TYPE_CHECKING:
+    from pccl.core.master import Master
+
+
+class Absentees:
+    """Who is on the roster without a connection."""
+
+    def __init__(self, master: Master) -> None:
+        self._master = master
+        self._away: dict[PeerId, tuple[Member, float, str]] = {}
+        """Since when, and why the connection ended."""
+
+    def begin(self, member: Member, cause: str, now: float) -> None:
+        """A connection ended without a goodbye."""
+        if member.peer not in self._master.roster.accepted:
+            self._master.remove(member, f"its connection closed ({cause})", now)
+            return
+        self._away[member.peer] = member, now, cause
+        if self._master.wiring.linked(member.peer):
+            self._master.outbox.note(f"{short(member.peer)} is away: its connection closed ({cause}); its links stand")
+
+    def take_back(self, resume: Resume, connection: int, now: float) -> bool:
+        """Somebody comes back. True if it is one of ours and goes on where it was, as if nothing had happened."""
+        master = self._master
+        member = master.roster.accepted.get(PeerId(resume.peer))
+        if member is None or not resume.secret or (resume.secret, resume.master) != (member.secret, master.name):
+            return False
+        lacking = member.session.unheard(resume.heard)
+        if lacking is None:
+            master.outbox.close(member.connection)
+            master.remove(member, "it came back, and lacks more of what it was told than is kept", now)
+            return False
+        before, away = member.connection, self._away.pop(member.peer, None)
+        master.roster.rebind(member, connection)
+        member.pings.clear()
+        member.recalls = True
+        master.outbox.repeat(connection, (Rejoined(member.session.heard), *lacking))
+        if away is None:
+            # A connection that broke for it alone; or there is a copy of its process, and only one of them can be here.
+            master.outbox.send_connection(before, Kick("another connection came with this identity and its secret"))
+            master.outbox.close(before)
+        master.outbox.note(f"{short(member.peer)} is back, and lacked {len(lacking)} messages")
+        return True
+
+    def forget(self, member: Member) -> None:
+        """A member is gone."""
+        self._away.pop(member.peer, None)
+
+    def advance(self, now: float) -> None:
+        """Give up those whom nobody reaches any more, and those who did not come in time."""
+        for member, _, cause in list(self._away.values()):
+            if member.peer in self._away and now >= self._deadline(member.peer):
+                late = ", and it did not come back" if self._master.wiring.linked(member.peer) else ""
+                self._master.outbox.close(member.connection)
+                self._master.remove(member, f"its connection closed ({cause}){late}", now)
+
+    def next_deadline(self) -> float | None:
+        """When `advance` has something to do though nothing happened."""
+        return min(map(self._deadline, self._away), default=None)
+
+    def excuse(self, missed_s: float) -> None:
+        """We did not listen for this long ourselves."""
+        self._away = {peer: (member, since + missed_s, cause) for peer, (member, since, cause) in self._away.items()}
+
+    def _deadline(self, peer: PeerId) -> float:
+        """While somebody who is here has a link to it, it is as good as one who is silent. If all who have one are away
+        themselves, most likely a whole site is."""
+        limits, witnesses = self._master.limits, self._master.wiring.linked(peer)
+        since = self._away[peer][1]
+        if not witnesses:
+            return since
+        return since + (limits.silence_s if any(each not in self._away for each in witnesses) else limits.reunion_s)

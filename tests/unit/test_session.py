@@ -1,0 +1,200 @@
+"""Connections to a master that break, and what is said again: by count alone, and by a master that is still there."""
+
+import pytest
+
+from pccl.core.effects import Close, Closed, MasterEffect, Received, Send, Tick
+from pccl.core.limits import MasterLimits
+from pccl.core.master import Master
+from pccl.core.messages import (
+    AskPending,
+    Join,
+    Kick,
+    LinkDown,
+    LinkUp,
+    PendingAnswer,
+    Ping,
+    Pong,
+    Recall,
+    Rejoined,
+    ToMaster,
+    ToPeer,
+    Topology,
+    VoteTopology,
+    Wire,
+)
+from pccl.core.session import KEPT_MAX, Session
+from tests.unit.test_reunion import resume
+
+LIMITS = MasterLimits(silence_s=60.0, reunion_s=5.0)
+SECRET = "of bert"
+
+
+def test_what_was_not_heard_is_said_again_in_order() -> None:
+    here, there = Session[ToMaster](), Session[ToPeer]()
+    said: list[ToMaster] = [VoteTopology(), Ping(), AskPending(), LinkUp(7)]
+    for message in said:
+        here.say(message)
+    for message in said[:2]:
+        there.hear(message)
+    assert here.unheard(there.heard) == (AskPending(), LinkUp(7))
+    assert here.unheard(3) == ()
+
+
+@pytest.mark.parametrize("heard", [-1, 2, 2**63 - 1])
+def test_nobody_can_have_heard_more_than_was_said(heard: int) -> None:
+    session = Session[ToMaster]()
+    session.say(VoteTopology())
+    assert session.unheard(heard) is None
+
+
+def test_what_is_not_kept_cannot_be_said_again() -> None:
+    session = Session[ToMaster]()
+    for link in range(KEPT_MAX + 1):
+        session.say(LinkUp(link))
+    assert session.unheard(0) is None
+    kept = session.unheard(1)
+    assert kept is not None
+    assert kept[0] == LinkUp(1)
+
+
+class Pair:
+    """A master with anna on connection 1 and bert on connection 2, linked."""
+
+    def __init__(self) -> None:
+        self.master = Master("master-1", LIMITS)
+        self.now = 0.0
+        self.say(1, Join("anna", 0, "h", 1, 1, secret="of anna"))
+        self.say(2, Join("bert", 0, "h", 2, 1, secret=SECRET))
+        self.say(1, VoteTopology())
+        for connection in (1, 2):
+            self.say(connection, LinkUp(1))
+        assert len(self.master.roster.accepted) == 2
+
+    def say(self, connection: int, message: ToMaster) -> list[MasterEffect]:
+        return self.master.handle(Received(connection, message, "h"), self.now)
+
+    def break_off(self, connection: int) -> list[MasterEffect]:
+        return self.master.handle(Closed(connection, "reset"), self.now)
+
+    def wait(self, seconds: float) -> None:
+        end = self.now + seconds
+        while (due := self.master.next_deadline()) is not None and due <= end:
+            self.now = max(self.now, due)
+            self.master.handle(Tick(), self.now)
+        self.now = end
+
+    @property
+    def here(self) -> list[str]:
+        return list(self.master.roster.accepted)
+
+    def come_back(self, connection: int, **facts: object) -> list[MasterEffect]:
+        # Welcome, Wire, Topology: bert has heard all of it, and said that its link stands.
+        story: dict[str, object] = {"secret": SECRET, "master": "master-1", "heard": 3, "run": "master-1", **facts}
+        return self.say(connection, resume("bert", **story))
+
+
+def sent(effects: list[MasterEffect], connection: int) -> list[ToPeer]:
+    return [each.message for each in effects if isinstance(each, Send) and connection in each.connections]
+
+
+def test_who_comes_back_in_time_has_its_place() -> None:
+    pair = Pair()
+    pair.break_off(2)
+    assert pair.here == ["anna", "bert"]
+    pair.say(1, AskPending())
+    pair.wait(3.0)
+    effects = pair.come_back(3)
+    assert sent(effects, 3)[:1] == [Rejoined(1)]
+    for recall in (Recall(ring=("anna", "bert")), Recall(last=True)):
+        pair.say(3, recall)
+    # Its vote completes the ballot that anna opened meanwhile: nothing was lost, and nothing was said for nothing.
+    effects = pair.say(3, AskPending())
+    assert [type(message) for message in sent(effects, 3)] == [PendingAnswer]
+    assert pair.here == ["anna", "bert"]
+
+
+def test_what_it_lacks_is_said_again() -> None:
+    pair = Pair()
+    pair.break_off(2)
+    told = sent(pair.come_back(3, heard=1), 3)
+    assert [type(message) for message in told] == [Rejoined, Wire, Topology]
+
+
+def test_who_takes_its_lanes_with_it_is_gone_at_once() -> None:
+    pair = Pair()
+    pair.break_off(2)
+    pair.say(1, LinkDown(1, "closed"))
+    assert pair.here == ["anna"]
+    assert isinstance(sent(pair.come_back(3), 3)[0], Kick)
+
+
+def test_a_link_that_broke_first_counts_too() -> None:
+    pair = Pair()
+    pair.say(1, LinkDown(1, "closed"))
+    pair.break_off(2)
+    assert pair.here == ["anna"]
+
+
+def test_who_does_not_come_back_is_given_up_like_one_who_is_silent() -> None:
+    pair = Pair()
+    pair.break_off(2)
+    pair.wait(LIMITS.silence_s - 1.0)
+    assert pair.here == ["anna", "bert"]
+    pair.wait(2.0)
+    assert pair.here == ["anna"]
+
+
+def test_if_all_are_away_most_likely_all_are_dead() -> None:
+    pair = Pair()
+    pair.break_off(1)
+    pair.break_off(2)
+    assert pair.here == ["anna", "bert"]
+    pair.wait(LIMITS.reunion_s + 0.1)
+    assert pair.here == []
+
+
+def test_a_connection_that_broke_for_the_peer_alone_is_replaced() -> None:
+    pair = Pair()
+    effects = pair.come_back(3)
+    assert sent(effects, 3)[:1] == [Rejoined(1)]
+    assert isinstance(sent(effects, 2)[-1], Kick)
+    assert Close(2) in effects
+    assert pair.master.handle(Closed(2, "reset"), pair.now) == []
+    assert pair.here == ["anna", "bert"]
+
+
+@pytest.mark.parametrize(
+    "facts", [{"secret": "a guess"}, {"secret": ""}, {"master": "another"}], ids=["guessed", "empty", "another master"]
+)
+def test_without_the_secret_nobody_gets_its_place(facts: dict[str, object]) -> None:
+    pair = Pair()
+    effects = pair.come_back(3, **facts)
+    assert [type(message) for message in sent(effects, 3)] == [Kick]
+    assert pair.master.roster.find(2) is not None
+    pair.say(2, Pong())
+    assert pair.here == ["anna", "bert"]
+
+
+def test_who_lacks_more_than_is_kept_is_lost() -> None:
+    pair = Pair()
+    pair.break_off(2)
+    effects = pair.come_back(3, heard=4)
+    assert isinstance(sent(effects, 3)[-1], Kick)
+    assert pair.here == ["anna"]
+
+
+def test_who_never_heard_that_it_was_accepted_joins_anew() -> None:
+    pair = Pair()
+    pair.break_off(2)
+    pair.say(3, Join("bert", 0, "h", 2, 1, secret=SECRET))
+    assert pair.here == ["anna"]
+    assert list(pair.master.roster.candidates) == ["bert"]
+
+
+def test_a_story_is_told_once() -> None:
+    """What follows a `Resume` that was answered is ignored up to its end, and no further."""
+    pair = Pair()
+    pair.come_back(3)
+    pair.say(3, Recall(last=True))
+    pair.say(3, Recall(last=True))
+    assert pair.here == ["anna"]
