@@ -175,7 +175,8 @@ class Havoc:
         host = self._victim()
         if host is None or host.control is None:
             return ""
-        if not (host.core.accepted and self._theatre.master.core.wiring.linked(host.identity.peer)):
+        known = self._theatre.ledger.find(host.identity.peer)
+        if known is None or not host.core.accepted or not self._theatre.ledger.linked(known):
             host.harms.append("cut control connection")
         host.control.cut("reset by the network")
         return host.name

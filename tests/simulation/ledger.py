@@ -218,7 +218,7 @@ class Ledger:
                         self._sent(known, effect.message)
             elif isinstance(effect, Close):
                 known = self.known.get(effect.connection)
-                if known is not None and known.away and not self._linked(known):
+                if known is not None and known.away and not self.linked(known):
                     self.unlinked.add(known.peer)
                 self._forget(effect.connection)
 
@@ -230,7 +230,7 @@ class Ledger:
         before.connection, before.away = connection, False
         self.known[connection] = before
 
-    def _linked(self, known: Known) -> bool:
+    def linked(self, known: Known) -> bool:
         """Somebody has a link to it that stands."""
         return any(number in other.up for other in self.known.values() if other is not known for number in known.up)
 

@@ -159,7 +159,8 @@ class PeerHost(Host):
         if theatre.trace.on:
             theatre.trace.line(self.scheduler.now, self.name, f"    → {tell(effect)}")
         match effect:
-            case SendMaster(message):
+            case SendMaster(message, again):
+                theatre.audience.tell("peer_repeats" if again else "peer_sends", self, message)
                 self._send(message)
             case Resolve(call, answer):
                 if isinstance(answer, InSync):
@@ -209,7 +210,6 @@ class PeerHost(Host):
         exchange.arrived(end, data)
 
     def _send(self, message: ToMaster) -> None:
-        self.theatre.audience.tell("peer_sends", self, message)
         if self.control is not None:
             self.control.send(0, frame(encode(message)))
 

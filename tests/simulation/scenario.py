@@ -104,6 +104,9 @@ class Recorder(Checker):
         if not isinstance(message, Ping | Pong):
             self.lines.append(f"{host.name} → master: {tell(message)}")
 
+    def peer_repeats(self, host: PeerHost, message: ToMaster) -> None:
+        self.lines.append(f"{host.name} → master again: {tell(message)}")
+
     def run_started(self, part: Part) -> None:
         if isinstance(part.effect, StartExchange):
             parcels = [number for _, number in part.effect.parcels]

@@ -3,13 +3,14 @@
 import pytest
 from msgspec.structs import replace
 
-from pccl.core.effects import Closed, Collective, Received, Send
+from pccl.core.effects import Collective, Received, Send
 from pccl.core.limits import MasterLimits
 from pccl.core.master import Master
 from pccl.core.messages import (
     CollectiveSpec,
     Initiate,
     Join,
+    Leave,
     LinkDown,
     LinkUp,
     RefusedCollective,
@@ -75,7 +76,7 @@ def test_a_root_that_is_lost_before_the_start_is_refused():
     master, links = three_accepted()
     master.handle(Received(1, LinkDown(links[1], "cut")), 0.0)  # the ring does not stand: nothing starts
     assert messages(initiate(master, "c"), Start) == []
-    refused = messages(master.handle(Closed(3, "closed"), 0.0), RefusedCollective)
+    refused = messages(master.handle(Received(3, Leave()), 0.0), RefusedCollective)
     assert len(refused) == 2
     assert "c is not" in refused[0][1].reason
 

@@ -213,7 +213,7 @@ def test_reading_takes_linear_time(portions: Callable[[], list[bytes]]) -> None:
 
 def test_the_encoding_is_a_map_with_the_name_of_the_message() -> None:
     join = Join(peer="a" * 32, group=0, host="", port=1, lanes=0)
-    assert msgspec.msgpack.decode(encode(join)) == {**JOIN, "visits": False, "serves": True}
+    assert msgspec.msgpack.decode(encode(join)) == {**JOIN, "visits": False, "serves": True, "secret": ""}
     assert decode_to_master(encode(join)) == join
 
 

@@ -72,7 +72,7 @@ class Absence:
     def repeat(self, heard: int) -> bool:
         """It is our old master that answers, and has heard so much of what we said. False if that cannot be."""
         lacking = self.session.unheard(heard)
-        self._repeats += map(SendMaster, lacking or ())
+        self._repeats += (SendMaster(message, again=True) for message in lacking or ())
         self.held_back = []
         return lacking is not None
 

@@ -225,6 +225,8 @@ class SendMaster(Struct, frozen=True):
     """Send a message to the master."""
 
     message: ToMaster
+    again: bool = False
+    """It was said before, on a connection that broke."""
 
 
 class CloseMaster(Struct, frozen=True):

@@ -4,7 +4,7 @@ from tests.simulation.checkers.ballots import AllVotes, NoSilentWait
 from tests.simulation.checkers.base import Audience, Checker
 from tests.simulation.checkers.calls import AnsweredOnce, BoundedWaits, NoFalseBlame
 from tests.simulation.checkers.lanes import HonestLinks, LinksComeAbout, OneOwner
-from tests.simulation.checkers.membership import NoInnocentLost, RingsStand, VisitorsStayOutside
+from tests.simulation.checkers.membership import NobodyWaitsForTheDead, NoInnocentLost, RingsStand, VisitorsStayOutside
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
 from tests.simulation.checkers.rings import FreshSizes, OneRing
 from tests.simulation.checkers.states import HighestWins, OneState, SourcesHold
@@ -24,6 +24,7 @@ ALL: tuple[type[Checker], ...] = (
     NoFalseBlame,
     BoundedWaits,
     NoInnocentLost,
+    NobodyWaitsForTheDead,
     RingsStand,
     VisitorsStayOutside,
     AllVotes,

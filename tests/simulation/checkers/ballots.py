@@ -61,6 +61,8 @@ class NoSilentWait(Checker):
             raise self.fail(f"missing are {names or 'none'}, but the master says {sentences}")
 
     _unnamed_since: float | None = None
+    _by = 0
+    """By which master."""
 
     def _may_come_back(self, sentences: tuple[str, ...]) -> bool:
         """Somebody is waited for whom nobody can name, for a while: peers of a run that an earlier master led."""
@@ -70,8 +72,8 @@ class NoSilentWait(Checker):
             return False
         if self.theatre.plan.standby:
             return True  # Too few for a majority wait for more of them, again and again, until they give up.
-        if self._unnamed_since is None or now - self._seen_at > PATIENCE_S:
-            self._unnamed_since = now
+        if self._unnamed_since is None or now - self._seen_at > PATIENCE_S or self._by != self.theatre.master.number:
+            self._unnamed_since, self._by = now, self.theatre.master.number
         self._seen_at = now
         return now - self._unnamed_since < limits.silence_s + limits.newborn_s + limits.reunion_s + PATIENCE_S
 

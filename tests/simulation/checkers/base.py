@@ -42,6 +42,9 @@ class Checker:
     def peer_sends(self, host: "PeerHost", message: ToMaster) -> None:
         """A peer is about to send."""
 
+    def peer_repeats(self, host: "PeerHost", message: ToMaster) -> None:
+        """It is about to say again what it said on a connection that broke; much may have happened since."""
+
     def peer_told(self, host: "PeerHost", topology: Topology) -> None:
         """A peer has received a new epoch."""
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import Answer, Failure, FailureKind
+from pccl.core.effects import Answer, Failure, FailureKind, MasterEvent
 from pccl.core.messages import Kick, Outcome, PendingAnswer, Start, ToPeer, Topology
 from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
@@ -95,6 +95,17 @@ class NoInnocentLost(Checker):
         plan, now = self.theatre.plan, self.theatre.scheduler.now
         during_s = plan.peer_limits.master_timeout_s + plan.master_limits.silence_s
         return sum(now - crashed < during_s for crashed in self.theatre.master_crashes) > 1
+
+
+class NobodyWaitsForTheDead(Checker):
+    """Whoever has lost its connection to the master, and takes its links with it, is put out at once."""
+
+    name = "nobody waits for the dead"
+
+    def master_handled(self, event: MasterEvent) -> None:
+        for known in self.ledger.known.values():
+            if known.away and not self.ledger.linked(known):
+                raise self.fail(f"{known.peer[:8]} has neither a connection nor links, and is still on the roster")
 
 
 class VisitorsStayOutside(Checker):
