@@ -106,7 +106,7 @@ def _of_torch(array: Any, what: str) -> Tensor:
         raise _wrong(what, "it is not contiguous; pass tensor.contiguous()")
     # `parameter.data = x` and `set_` give a tensor other memory: what keeps the old one is the storage.
     owner = (array, array.untyped_storage())
-    return Tensor(array.data_ptr(), array.numel(), _dtype(str(array.dtype).removeprefix("torch."), what), owner)
+    return Tensor(array.data_ptr(), array.numel(), _element(array.dtype, what), owner)
 
 
 def _of_numpy(array: Any, what: str, writable: bool) -> Tensor:
@@ -116,7 +116,7 @@ def _of_numpy(array: Any, what: str, writable: bool) -> Tensor:
         raise _read_only(what, type(array).__name__)
     if not array.dtype.isnative:
         raise _wrong(what, f"its byte order is not this machine's ({array.dtype}); convert it with astype")
-    return Tensor(array.__array_interface__["data"][0], array.size, _dtype(array.dtype.name, what), array)
+    return Tensor(array.__array_interface__["data"][0], array.size, _element(array.dtype, what), array)
 
 
 def _of_dlpack(array: Any, what: str, writable: bool) -> Tensor:
@@ -169,6 +169,18 @@ def _address(view: memoryview) -> int:
     address = buffer.buf or 0
     _release_buffer(ctypes.byref(buffer))
     return int(address)
+
+
+_ELEMENTS: dict[Any, DataType] = {}
+"""By the type that numpy or torch has for it: to ask one of these for its name takes longer than all other questions."""
+
+
+def _element(dtype: Any, what: str) -> DataType:
+    found = _ELEMENTS.get(dtype)
+    if found is None:
+        name = dtype.name if hasattr(dtype, "name") else str(dtype).removeprefix("torch.")
+        found = _ELEMENTS[dtype] = _dtype(name, what)
+    return found
 
 
 def _dtype(name: str, what: str) -> DataType:
