@@ -178,6 +178,36 @@ def test_a_standby_takes_over(start_master, start_peers):
     reduce_all(peers, SMALL)
 
 
+def test_masters_take_turns_and_newcomers_find_the_one_that_leads(start_master, start_peers):
+    first, standby = start_master(), start_master()
+    addresses = f"{first.address},{standby.address}"
+    peers = join([], start_peers(2, addresses, token=False))
+    first.kill()
+    standby.expect_said("goes on", "2 peers")
+    first = start_master(f"127.0.0.1:{first.port}")  # It is there again, and has no run.
+    peers = join(peers, start_peers(1, addresses, token=False))
+    reduce_all(peers, SMALL)
+    standby.kill()
+    first.expect_said("goes on", "3 peers")
+    reduce_all(peers, SMALL)
+
+
+def test_too_few_for_a_standby_find_no_master(start_master, start_peers):
+    """The others may be with another one: who is left does not make a second run of it."""
+    first, standby = start_master(), start_master()
+    peers = join([], start_peers(3, f"{first.address},{standby.address}", token=False, master_timeout_s=8.0))
+    reduce_all(peers, SMALL)
+    first.kill()
+    for peer in peers[1:]:
+        peer.kill()
+    standby.expect_said("1 of 3 peers came back", "more than half")
+    peers[0].order("pending")
+    failed = peers[0].expect("failed")
+    assert failed["error"] == "MasterLost"
+    assert "more than half" in failed["reason"]
+    assert peers[0].do("await_size", size=1)["group_size"] == 1
+
+
 def test_peers_of_a_run_displace_nobody_and_find_no_other_run(cast, start_master, start_peers):
     """Another run has begun at the address of their master while they could not look."""
     master, peers = cast(count=2)

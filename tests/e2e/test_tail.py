@@ -54,6 +54,26 @@ def test_few_are_left_go_on_and_let_others_in(master, start_peers, left):
     assert set(sizes) == {4}
 
 
+def test_one_is_left_of_all_and_the_master(start_master, start_peers):
+    """The same Communicator goes on at its revision under the next master, and lets others in."""
+    master = start_master()
+    peers = join([], start(start_peers, master, 3))
+    newcomers = start(start_peers, master, 2)
+    train(peers, 3 * STEPS)
+    await_revision(peers[0], 10)
+    master.kill()
+    for victim in peers[1:]:
+        victim.kill()
+    start_master(f"127.0.0.1:{master.port}").expect_said("goes on", "1 peers")
+    await_revision(peers[0], STEPS)
+    for newcomer in newcomers:
+        newcomer.order("connect")
+    train(newcomers, 3 * STEPS)
+    digests, sizes = alike([peers[0], *newcomers])
+    assert [*digests] == [*range(3 * STEPS)]
+    assert set(sizes) == {3}
+
+
 @pytest.mark.parametrize("same_master", [True, False])
 def test_all_die_and_come_back_from_a_checkpoint(start_master, start_peers, tmp_path, same_master):
     master = start_master()

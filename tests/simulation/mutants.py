@@ -18,8 +18,9 @@ from pccl.core.lanes import Lanes, LinkEnd
 from pccl.core.liveness import Liveness
 from pccl.core.master import Master
 from pccl.core.memory import Memory
+from pccl.core.muster import Muster
 from pccl.core.peer import Peer
-from pccl.core.reunion import Muster, Reunion
+from pccl.core.reunion import Reunion
 from pccl.core.roster import Roster
 from pccl.core.session import Session
 from pccl.core.syncs import Syncs

@@ -1,6 +1,7 @@
 """The stress tool itself: what it checks has teeth, and what it draws follows from the seed."""
 
 import io
+import subprocess
 import sys
 from pathlib import Path
 
@@ -8,8 +9,10 @@ import numpy as np
 import pytest
 
 from pccl.cli.stress import _range, _replay, add_arguments
+from pccl.cli.stress.child import Child
 from pccl.cli.stress.faults import CUTS, KILLS, MASTERS, STOPS, Faults
 from pccl.cli.stress.options import Options
+from pccl.cli.stress.parity import Parity
 from pccl.cli.stress.referee import Referee
 from pccl.cli.stress.show import Lines, PlainTable, RichTable, choose_painter
 from pccl.cli.stress.values import Tensor, Wrong
@@ -100,6 +103,89 @@ def test_a_pause_beyond_its_bound_is_found():
     referee.step_ended(1, 0.0, LOG)
     referee.step_ended(2, 8.5, LOG)
     assert "step 2 ended 8.5 s after" in referee.broken[0]
+
+
+@pytest.mark.parametrize(
+    "line", ["Traceback (most recent call last):", "CRITICAL internal error, please report it", "well", ""]
+)
+def test_errors_that_nobody_was_told_of_are_found_in_the_logs(tmp_path, line):
+    (tmp_path / "peer-1.log").write_text("all is well\n")
+    (tmp_path / "peer-2.log").write_text(f"all is well\n{line}\n")
+    referee = Referee(bound_s=1.0)
+    referee.read_logs(tmp_path)
+    assert bool(referee.broken) == (line not in ("well", ""))
+    if referee.broken:
+        assert "peer-2 logged an error in line 2" in referee.broken[0]
+
+
+def test_a_master_ends_with_its_parent():
+    with subprocess.Popen(
+        [sys.executable, "-m", "pccl.cli.stress.master", "--listen", "127.0.0.1:0"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as master:
+        assert "listens on 127.0.0.1" in master.stdout.readline()
+        master.stdin.close()
+        assert master.wait(20.0) == 1
+
+
+def test_what_master_and_parent_write_into_a_log_stays(tmp_path):
+    words = "import sys, time; print('one', file=sys.stderr); input(); print('three', file=sys.stderr)"
+    (tmp_path / "script.py").write_text(words)
+    child = Child("a child", tmp_path, ["script"], {"PYTHONPATH": str(tmp_path)})
+    while "one" not in child.log.read_text():
+        pass
+    with child.log.open("a") as log:
+        log.write("two\n")
+    child.order("go on")
+    child.process.wait(20.0)
+    child.end()
+    assert child.log.read_text().split() == ["one", "two", "three"]
+
+
+class State:
+    """A shared state that others have decided upon."""
+
+    torn = False
+    revision = 0
+
+    def push_revision(self):
+        self.revision += 1
+
+
+class Sole:
+    """A caller whose syncs bring the revision that was chosen."""
+
+    step = 1
+
+    def __init__(self, parity, me="a"):
+        self.me, self.communicator, self._parity = me, self, parity
+
+    def sync_shared_state(self, state):
+        self._parity._content += self._parity._step * (self.chosen - state.revision)
+        state.revision = self.chosen
+
+    def report(self, *what, **facts):
+        pass
+
+    def sync(self, revision):
+        self.chosen = revision
+        self._parity.sync(self)
+
+
+def test_a_state_that_goes_back_is_found_but_not_after_a_new_beginning():
+    parity = Parity()
+    parity._state = State()
+    first = Sole(parity, "a")
+    first.sync(4)
+    parity.learn()
+    first.sync(5)
+    parity.learn()
+    Sole(parity, "b").sync(3)
+    parity.learn()
+    with pytest.raises(Wrong, match="went back from 4 to 2"):
+        Sole(parity, "b").sync(2)
 
 
 def options(**wishes):

@@ -27,13 +27,14 @@ from pccl.core.messages import (
     TransferReport,
     Welcome,
 )
+from pccl.core.outbox import clip
 from pccl.core.ring import Pair, pair
 from pccl.core.violation import Violation
 from pccl.types import PeerId, SharedStateSyncStrategy, short
 
 if TYPE_CHECKING:
     from pccl.core.master import Master
-    from pccl.core.reunion import Muster, Return
+    from pccl.core.muster import Muster, Return
 
 SALTS = 1000
 """Parts into which the numbers of one step are cut. Two masters that follow the same one, of which the second hears
@@ -131,26 +132,35 @@ def _settle_collectives(master: Master, told: list[Return], missing: list[PeerId
             if run.attempt:
                 started.setdefault(tag, {})[ret.member.peer] = run
     odd: dict[PeerId, str] = {}
-    aborted: dict[int, None] = {}
+    settled: dict[int, dict[PeerId, RunReport]] = {}
+    """By tag, those who have not started it, and whose vote this settles."""
     for tag, runs in started.items():
         attempt = max(run.attempt for run in runs.values())
         odd.update({peer: _contradiction(tag) for peer, run in runs.items() if run.attempt != attempt})
         runs = {peer: run for peer, run in runs.items() if run.attempt == attempt}
         voters = {ret.member.peer: ret.runs[tag] for ret in told if tag in ret.runs and not ret.runs[tag].attempt}
+        # Whoever knows how this attempt ended has voted for the next one.
+        unaware = {
+            ret.member.peer: ret.runs[tag] for ret in told if ret.member.peer in voters and attempt not in ret.outcomes
+        }
         ignorant = len(runs) + len(voters) < len(master.roster.ring(told[0].member.group))
         lost = _lost(master, runs.values(), missing)
-        finished = all(run.over and not run.cause for run in runs.values())
+        over = all(run.over for run in runs.values())
+        finished = over and not any(run.cause for run in runs.values())
         if outcomes.get(attempt) or (attempt not in outcomes and finished and not voters and not ignorant):
             odd.update({peer: _contradiction(tag) for peer, run in runs.items() if not run.over or run.cause})
             master.outbox.send(runs, Outcome(tag, attempt, True, "", tuple(lost)))
             continue
         reason = _why_aborted(runs, lost, bool(voters) or ignorant or attempt in outcomes)
+        if attempt in outcomes and over:
+            settled[tag] = unaware
+            master.outbox.send(runs | unaware, Outcome(tag, attempt, False, clip(reason), tuple(lost)))
+            continue
         _adopt(master, runs | voters, lost, reason, now)
-        if reason:
-            aborted[tag] = None
+        settled[tag] = voters
     for ret in told:
         for run in ret.runs.values():
-            if not run.attempt and run.tag not in aborted:
+            if not run.attempt and ret.member.peer not in settled.get(run.tag, ()):
                 _vote(master, ret, run, odd, now)
     return odd
 

@@ -1,9 +1,8 @@
 """How a master that knows nothing comes to know a run: from peers that were in it and have lost their master.
 
-Owns the gathering: who came back, on whom it still waits, and when it goes on with those who are here. The highest
-epoch that anybody of a group knows has its ring, and the rings are the roster; those of it who do not come back in time
-are lost as in any crash. What the run was doing is settled by `resettling`. A master with a roster never gathers: it
-knows whom it has lost (`absentees`).
+Owns the gathering: who came back, on whom it still waits, and when it goes on with those who are here. Whom the roster
+consists of is told by `muster`; those of it who do not come back in time are lost as in any crash. What the run was
+doing is settled by `resettling`. A master with a roster never gathers: it knows whom it has lost (`absentees`).
 
 The next master at the same address cannot exist beside the last one. Where peers know several addresses it can, so
 there more than half of the roster must come back, or exactly half with the first of the first ring: no two masters have
@@ -14,11 +13,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from pccl.core.ballot import names
-from pccl.core.limits import MasterLimits
-from pccl.core.messages import Elsewhere, Kick, Leave, LinkReport, Ping, Pong, Recall, Resume, RunReport, ToMaster
+from pccl.core.messages import Elsewhere, Kick, Leave, Ping, Pong, Recall, Resume, ToMaster
+from pccl.core.muster import Muster, Return, count_back
 from pccl.core.outbox import clip
 from pccl.core.resettling import resettle
 from pccl.core.roster import Member
@@ -27,81 +24,6 @@ from pccl.types import PeerId, short
 
 if TYPE_CHECKING:
     from pccl.core.master import Master
-
-
-class Return:
-    """One peer that came back, and what it tells."""
-
-    def __init__(self, member: Member, resume: Resume) -> None:
-        self.member = member
-        self.resume = resume
-        self.ring: tuple[PeerId, ...] = ()
-        self.links: dict[int, LinkReport] = {}
-        self.runs: dict[int, RunReport] = {}
-        """By tag."""
-        self.outcomes: dict[int, bool] = {}
-        """By attempt, whether it was committed."""
-        self.complete = False
-
-    def hear(self, recall: Recall, limits: MasterLimits) -> None:
-        """One more portion."""
-        if self.complete:
-            raise Violation("recalled more after the last portion")
-        self.ring += tuple(PeerId(peer) for peer in recall.ring)
-        self.links.update({link.number: link for link in recall.links})
-        self.runs.update({run.tag: run for run in recall.runs})
-        self.outcomes.update(dict.fromkeys(recall.committed, True))
-        self.outcomes.update(dict.fromkeys(recall.aborted, False))
-        if max(len(self.ring), len(self.links)) > limits.peers_max or len(self.runs) > limits.tags_max:
-            raise Violation("recalls more than there can be")
-        if len(self.outcomes) > 2 * limits.tags_max:
-            raise Violation("recalls more outcomes than anybody could lack")
-        if recall.last and (self.member.peer not in self.ring or len(set(self.ring)) != len(self.ring)):
-            raise Violation("recalls a ring without itself, or with somebody twice")
-        self.complete = recall.last
-
-
-class Muster(Struct, frozen=True):
-    """Who is here of the run that most of those who came back belong to."""
-
-    run: str
-    epoch: int
-    rings: dict[int, tuple[PeerId, ...]]
-    """Of the highest epoch that anybody of the group knows."""
-    size: int
-    """Peers on the roster of that epoch."""
-    groups: int
-    back: dict[PeerId, Return | None]
-    """Those of them who are here; without a story if they never heard that they had been accepted."""
-
-    @property
-    def missing(self) -> list[PeerId]:
-        """Those who are not here, as far as they are known by name."""
-        return [peer for ring in self.rings.values() for peer in ring if peer not in self.back]
-
-    @property
-    def unknown(self) -> int:
-        """How many more are not here, of groups of which nobody is."""
-        return max(0, self.size - sum(map(len, self.rings.values())))
-
-    @property
-    def whole(self) -> bool:
-        """Everybody is here."""
-        return not self.missing and not self.unknown
-
-    @property
-    def late(self) -> bool:
-        """Somebody is not here who may well live: somebody has a link to it that stands, or nobody ever had one."""
-        told = [ret for ret in self.back.values() if ret is not None]
-        reached = {PeerId(link.peer) for ret in told for link in ret.links.values()}
-        return bool(self.unknown) or any(peer in reached for peer in self.missing)
-
-    @property
-    def unmatched(self) -> bool:
-        """No other master can have as many of this roster."""
-        if 2 * len(self.back) != self.size:
-            return 2 * len(self.back) > self.size
-        return len(self.rings) == self.groups and self.rings[min(self.rings)][0] in self.back
 
 
 class Reunion:
@@ -114,6 +36,11 @@ class Reunion:
         """When the first came back."""
         self._followed = False
         """The run here did not begin here."""
+        self._changes = 0
+        """How often somebody has told all, or gone."""
+        self._version: tuple[int, int] | None = None
+        self._latest: Muster | None = None
+        """Who was here at that version."""
 
     @property
     def gathering(self) -> bool:
@@ -133,7 +60,9 @@ class Reunion:
                 master.expel(upstart, reason, now)
         reason = self._objection(resume)
         if reason:
-            master.outbox.send_connection(connection, Kick(clip(reason)))
+            # That this master leads another run says nothing about the others that the peer knows.
+            perhaps = resume.masters > 1 and resume.run != master.run
+            master.outbox.send_connection(connection, (Elsewhere if perhaps else Kick)(clip(reason)))
             master.outbox.close(connection)
             return
         other = master.roster.member(peer)
@@ -164,7 +93,7 @@ class Reunion:
     def _objection(self, resume: Resume) -> str:
         """Why this peer cannot go on with its run here; empty if it perhaps can."""
         master, me = self._master, short(PeerId(resume.peer))
-        if len(master.roster) >= master.limits.peers_max:
+        if len(master.roster) + len(master.roster.returning) >= master.limits.peers_max:
             return f"the run is full: {master.limits.peers_max} peers (peers_max of the master)"
         if not master.roster.accepted:
             return ""
@@ -182,6 +111,7 @@ class Reunion:
         match message:
             case Recall():
                 self._returns[member.peer].hear(message, self._master.limits)
+                self._changes += message.last
             case Ping():
                 self._master.outbox.send((member.peer,), Pong())
             case Pong():
@@ -195,6 +125,7 @@ class Reunion:
     def forget(self, member: Member) -> None:
         """A member is gone."""
         self._returns.pop(member.peer, None)
+        self._changes += 1
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -227,34 +158,17 @@ class Reunion:
 
     def _end(self) -> None:
         self._since, self._returns = None, {}
+        self._changes += 1
         self._master.admission.begin_at = 0.0
 
     def _muster(self) -> Muster | None:
-        """Who is here; None while nobody has told all it knows."""
-        told = [ret for ret in self._returns.values() if ret.complete]
-        if not told:
-            return None
-        runs = [ret.resume.run for ret in told]
-        run = max(runs, key=runs.count)  # The first of equals.
-        told = [ret for ret in told if ret.resume.run == run]
-        newest = max(told, key=lambda ret: ret.resume.epoch).resume
-        rings: dict[int, tuple[PeerId, ...]] = {}
-        # Peers know the ring of their own group only. If nobody of a group has heard of the last epoch, the one before
-        # is as good: whatever followed from the last one was told after it.
-        for ret in sorted(told, key=lambda ret: -ret.resume.epoch):
-            rings.setdefault(ret.member.group, ret.ring)
-        back: dict[PeerId, Return | None] = {}
-        stories = {ret.member.peer: ret for ret in told}
-        for group, ring in rings.items():
-            for peer in ring:
-                member = self._master.roster.member(peer)
-                if member is not None and member.group == group and (peer in stories or self._newly_accepted(peer)):
-                    back[peer] = stories.get(peer)
-        return Muster(run, newest.epoch, rings, newest.global_size, newest.groups, back)
-
-    def _newly_accepted(self, peer: PeerId) -> bool:
-        """It joined again as a candidate, since it never heard that it had been accepted."""
-        return peer in self._master.roster.candidates
+        """Who is here; None while nobody has told all it knows. It is asked for with every event, and a thousand peers
+        come back at once: it is found out anew only when somebody else is here or gone."""
+        # Whenever anybody goes it is counted as a change, so between two of them candidates only become more.
+        version = self._changes, len(self._master.roster.candidates)
+        if version != self._version:
+            self._version, self._latest = version, count_back(self._returns, self._master.roster)
+        return self._latest
 
     def _rivals(self) -> bool:
         """There may be another master to whom others went."""

@@ -22,6 +22,10 @@ SILENCE_S = 4.0
 run, and long enough for a peer that is merely starved."""
 
 
+INTERRUPTED = 130
+"""Exit status of a run that somebody ended: what it had to show, such as that all find together again, it has not."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What can be asked for."""
     parser.add_argument("--peers", type=int, default=4, metavar="N", help="how many shall be in the run (%(default)s)")
@@ -78,13 +82,12 @@ def stress(chosen: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Fleet(logs, options) as fleet:
         run = Run(options, fleet, show.tick)
-        try:
-            run.run()
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr)
+        run.run()
     show.report(run, _replay(chosen, seed))
     if run.referee.broken:
         return 1
+    if run.interrupted:
+        return INTERRUPTED
     if chosen.logs is None:
         shutil.rmtree(logs)
     return 0

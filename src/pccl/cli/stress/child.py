@@ -27,7 +27,9 @@ class Child:
         paths = [str(Path(__file__).parents[3]), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
         environment.update(settings)
-        with self.log.open("wb") as log:
+        self.log.write_bytes(b"")
+        # Appended to: the parent adds to the log of a master what that prints, and neither shall overwrite the other.
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-u", "-m", *arguments],
                 stdin=subprocess.PIPE,

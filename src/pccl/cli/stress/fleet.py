@@ -9,6 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,29 +83,39 @@ class Fleet:
         self.masters = 0
         """That were started."""
         self.master_is_up = False
+        """It has said its first word, and nobody has killed it since."""
+        self.master_is_due = False
+        """It was killed, and nobody has started the next one yet."""
         self.cuts: Counter[str] = Counter()
         """Connections that were struck, by kind."""
 
     def __enter__(self) -> "Fleet":
-        self.start_master("127.0.0.1:0")
+        with ExitStack() as undo:
+            self.start_master("127.0.0.1:0")
+            undo.callback(self.__exit__)
+            self._await_address()
+            if self._options.cut:
+                self._network = Network(self.logs)
+                self._selector.register(self._network.child.stdout, selectors.EVENT_READ, self._hear_network)
+            undo.pop_all()
+        return self
+
+    def _await_address(self) -> None:
         deadline = time.monotonic() + START_S
         while not self.address:
-            for line in self.master.lines() or []:
-                self.address = self.address or next((word for word in line.split() if word[:4] == "127."), "")
+            lines = self.master.lines() or []
+            self._note(lines)
+            self.address = next((word for line in lines for word in line.split() if word[:4] == "127."), "")
             if time.monotonic() > deadline or self.master.process.poll() is not None:
-                self.master.end()
                 raise TimeoutError(f"the master did not start; see {self.master.log}")
             time.sleep(0.01)
         self.master_is_up = True
-        if self._options.cut:
-            self._network = Network(self.logs)
-            self._selector.register(self._network.child.stdout, selectors.EVENT_READ, self._hear_network)
-        return self
 
     def __exit__(self, *_: object) -> None:
         for peer in self.peers:
             peer.child.end()
-        self.master.end()
+        self.master.process.kill()
+        self._note_last_words()
         if self._network is not None:
             self._network.child.end()
         self._selector.close()
@@ -113,14 +124,23 @@ class Fleet:
         """The first one, or another one in the place of one that was killed."""
         self.masters += 1
         name = "master" if self.masters == 1 else f"master {self.masters}"
-        arguments = ["pccl.cli", "master", "--listen", listen or self.address]
+        self.master_is_due = False
+        arguments = ["pccl.cli.stress.master", "--listen", listen or self.address]
         self.master = Child(name, self.logs, arguments, self._options.master_settings)
         self._selector.register(self.master.stdout, selectors.EVENT_READ, self._hear_master)
 
     def kill_master(self) -> None:
         """At once; nobody follows it by itself."""
         self._selector.unregister(self.master.stdout)
-        self.master_is_up = False
+        self.master_is_up, self.master_is_due = False, True
+        self.master.process.kill()
+        self._note_last_words()
+
+    def _note_last_words(self) -> None:
+        """Of a master that was killed; then it is gone."""
+        self.master.process.wait()
+        while lines := self.master.lines():
+            self._note(lines)
         self.master.end()
 
     def start_peer(self) -> PeerChild:
@@ -163,16 +183,16 @@ class Fleet:
         lines = self.master.lines()
         if lines is None:
             self._selector.unregister(self.master.stdout)
+        self.master_is_up = self.master_is_up or bool(lines)
+        self._note(lines or [])
+
+    def _note(self, lines: list[str]) -> None:
         with self.master.log.open("a") as log:
-            for line in lines or []:
-                self.master_is_up = True
-                print(line, file=log)
+            log.writelines(f"{line}\n" for line in lines)
 
     def _hear_network(self) -> None:
         if self._network is None:
             return
-        if self._network.child.process.poll() is not None:
-            raise TimeoutError(f"the network has ended; see {self._network.child.log}")
         for said in self._network.heard():
             control = said["door"].startswith(CONTROL)
             self.cuts[f"control {said['kind']}" if control else said["kind"]] += 1

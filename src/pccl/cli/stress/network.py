@@ -11,13 +11,25 @@ from typing import Any
 from pccl.cli.stress.child import START_S, Child
 
 
+class NoNetwork(Exception):
+    """The process of the network is gone or hangs."""
+
+    def __init__(self, what: str, log: Path) -> None:
+        super().__init__(what)
+        self.log = log
+
+
 class Network:
     """The proxy, `proxy.py`."""
 
     def __init__(self, logs: Path) -> None:
         self.child = Child("network", logs, ["pccl.cli.stress.proxy"], {})
         self._said: list[dict[str, Any]] = []
-        self._expect("ready")
+        try:
+            self._expect("ready")
+        except BaseException:
+            self.child.end()
+            raise
 
     def open(self, door: str) -> int:
         """A new port, which keeps whoever dials it waiting until it leads somewhere."""
@@ -38,7 +50,9 @@ class Network:
         self.child.order("cut", **how)
 
     def heard(self) -> list[dict[str, Any]]:
-        """What it has said and nobody has asked for; None of it waits."""
+        """What it has said and nobody has asked for; none of it waits. Raises `NoNetwork`."""
+        if self.child.process.poll() is not None:
+            raise NoNetwork(f"the network ended with status {self.child.process.returncode}", self.child.log)
         said = [*self._said, *map(json.loads, self.child.lines() or [])]
         self._said = []
         return said
@@ -53,4 +67,4 @@ class Network:
             self._said += [each for each in said if each is not answer]
             if answer is not None:
                 return answer
-        raise TimeoutError(f"the network did not answer; see {self.child.log}")
+        raise NoNetwork(f"the network did not answer within {START_S:g} s", self.child.log)

@@ -23,6 +23,8 @@ class Parity:
         self._step = pattern("int64", COUNT)
         self._content = self._step * 0
         self._state = SharedState([TensorInfo.from_numpy(self._content, "content")])
+        self._held = ("", 0)
+        """As whom we were last in step, and the revision that followed."""
 
     def sync(self, it: Caller) -> None:
         """Hold what the others hold, and check it."""
@@ -39,11 +41,15 @@ class Parity:
                 # Those who held it died while we pulled it, and nobody is left who does: begin anew.
                 self._content *= 0
                 self._state.revision = 0
+                self._held = ("", 0)
             began = time.monotonic()
         else:
             raise Wrong(f"step {it.step}: the sync failed {TRIES_MAX} times")
+        if self._held[0] == it.me and self._state.revision < self._held[1]:
+            raise Wrong(f"step {it.step}: the shared state went back from {self._held[1]} to {self._state.revision}")
         if not (self._content == self._step * self._state.revision).all():
             raise Wrong(f"step {it.step}: revision {self._state.revision} of the shared state has another content")
+        self._held = (it.me, self._state.revision)
         it.report(
             "committed",
             kind="sync",
@@ -59,3 +65,4 @@ class Parity:
         """The step is done: the next revision, the same for everybody."""
         self._content += self._step
         self._state.push_revision()
+        self._held = (self._held[0], self._state.revision)

@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -147,7 +148,8 @@ class Connection:
                 loop.call_later(seconds, self.end)
             case "half-open":
                 self._swallowed = (0, 1)
-                self._sockets[sides[0]].shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # It has just been closed by itself.
+                    self._sockets[sides[0]].shutdown(socket.SHUT_RDWR)
                 loop.call_later(seconds, self.end)
 
     def _flow_again(self) -> None:

@@ -14,6 +14,9 @@ PAUSE_BOUNDS = 2
 KEPT_STEPS = 100
 """Steps whose results are kept for comparison: nobody is a whole step behind another one for long."""
 
+SIGNS = ("Traceback (most recent call last)", "internal error", "Fatal Python error", "was never retrieved")
+"""What no process logs as long as all is well."""
+
 
 @dataclass
 class Score:
@@ -56,6 +59,16 @@ class Referee:
     def break_off(self, what: str, log: Path) -> None:
         """Something that must not happen has happened."""
         self.broken.append(f"{what}\n    see {log}")
+
+    def read_logs(self, logs: Path) -> None:
+        """An error in a thread, or in a task, that nobody waits for is in the logs and nowhere else."""
+        if self.broken:
+            return  # Where to look is known, and there are tracebacks of what broke.
+        for log in sorted(logs.glob("*.log")):
+            lines = log.read_text(errors="replace").splitlines()
+            found = [number for number, line in enumerate(lines, start=1) if any(sign in line for sign in SIGNS)]
+            if found:
+                self.break_off(f"{log.stem} logged an error in line {found[0]}: {lines[found[0] - 1][:200]}", log)
 
     def committed(self, who: str, said: dict[str, Any], log: Path, late_s: float) -> None:
         """A call was committed at a peer: so it must be everywhere, with the same bits of the same contributors."""

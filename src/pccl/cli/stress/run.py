@@ -7,6 +7,7 @@ end. Must not know what a fault is or how results are compared.
 import heapq
 import itertools
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from pccl.cli.stress.child import START_S
 from pccl.cli.stress.faults import Faults
 from pccl.cli.stress.fleet import Fleet, PeerChild
+from pccl.cli.stress.network import NoNetwork
 from pccl.cli.stress.options import Options
 from pccl.cli.stress.referee import Referee
 
@@ -40,6 +42,7 @@ class Run:
         self.referee = Referee(options.wait_s)
         self.began_at = time.monotonic()
         self.state = "starting"
+        self.interrupted = False
         self._tick = tick
         self._numbers = itertools.count()
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -54,6 +57,15 @@ class Run:
 
     def run(self) -> None:
         """All of it; what broke is with the referee."""
+        try:
+            self._run()
+        except KeyboardInterrupt:
+            self.interrupted = True
+        except NoNetwork as error:
+            self.referee.break_off(str(error), error.log)
+        self.referee.read_logs(self.fleet.logs)
+
+    def _run(self) -> None:
         for _ in range(self.options.peers + SPARES):
             self.fleet.start_peer()
         self._listen_until(lambda: self._together(1), START_S + self.referee.bound_s, "find together")
@@ -94,8 +106,16 @@ class Run:
                 peer.child.order("leave")
         self._listen_until(lambda: not self.fleet.peers, self.referee.bound_s, "leave")
         if not self.referee.broken:
-            self.fleet.master.signal(signal.SIGTERM)
+            self._end_master()
+
+    def _end_master(self) -> None:
+        self.fleet.master.signal(signal.SIGTERM)
+        try:
             status = self.fleet.master.process.wait(self.referee.bound_s)
+        except subprocess.TimeoutExpired:
+            what = f"the master did not end within {self.referee.bound_s:g} s"
+            self.referee.break_off(what, self.fleet.master.log)
+        else:
             if status != 0:
                 self.referee.break_off(f"the master ended with status {status}", self.fleet.master.log)
 
@@ -167,7 +187,7 @@ class Run:
             self.fleet.write_stacks()
 
     def _look_at_bounds(self) -> None:
-        if self.fleet.master_is_up and self.fleet.master.process.poll() is not None:
+        if not self.fleet.master_is_due and self.fleet.master.process.poll() is not None:
             status = self.fleet.master.process.returncode
             self.referee.break_off(f"the master ended with status {status}", self.fleet.master.log)
         now = time.monotonic()

@@ -128,8 +128,9 @@ class Show:
             f"seed {run.options.seed}: {run.score_kills} kills, {score.joins} joins in {seconds:.0f} s",
             f"  kills by kind         {_counts(score.kills)}",
             f"  kills by phase        {_counts(score.phases)}",
-            f"  stops                 {_counts(score.others)}; {score.kicks} kicked and back again",
+            f"  stops                 {_counts(score.others)}",
             f"  cuts                  {_counts(run.fleet.cuts)}",
+            f"  kicked and back again {score.kicks}",
             f"  master restarts       {run.fleet.masters - 1}",
             f"  steps                 {score.steps}",
             f"  calls committed       {committed}: {_counts(score.committed)}",
@@ -142,6 +143,10 @@ class Show:
         if run.referee.broken:
             lines += ["", f"BROKEN: {len(run.referee.broken)}", *(f"  {what}" for what in run.referee.broken)]
             lines += [f"  all logs: {run.fleet.logs}", f"  the same faults again: {replay}"]
+        elif run.interrupted:
+            lines.append(
+                "  INTERRUPTED: nothing had broken until then; whether all go on after the faults was not seen"
+            )
         else:
             lines.append("  nothing broke, and nobody was lost who was not killed")
         print("\n".join(lines), file=self._out, flush=True)
