@@ -32,7 +32,7 @@ from pccl.core.effects import (
     StartTransfer,
 )
 from pccl.core.messages import LinkSpec, ToMaster, Topology, Wire
-from pccl.core.peer import Peer, PeerIdentity
+from pccl.core.peer import Peer, PeerIdentity, PeerStage
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
 from tests.simulation import exchange, lanes, transfer
@@ -135,6 +135,8 @@ class PeerHost(Host):
         """Nothing that the master said is still on its way."""
         if self.gone or self.frozen or self.harms or not self.idle or self.control is None:
             return False
+        if self.core.stage is PeerStage.RETURNING:
+            return False  # What it lacks is said again on this connection, but not yet.
         return self.control.open(0) and not self.control.flying[0]
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -223,7 +223,7 @@ class Admission:
         may be the one that cannot be reached: its silence is judged first, and nobody is blamed in its place."""
         ends = [end for peer in link.ends if (end := self._roster.member(peer)) is not None]
         recent = now - link.failed_at <= self._limits.link_timeout_s
-        return recent and all(end.answered_at >= link.failed_at and end.slow_at < link.tried_since for end in ends)
+        return recent and all(end.answered_at >= link.failed_at and end.slow_at < link.failed_since for end in ends)
 
     def _judge_pair(self, link: Link, now: float) -> Expulsion | bool:
         """Build a ring around the pair; where there is none, be patient for as long as with a silent peer."""

@@ -219,11 +219,11 @@ class Peer:
         waits = self._calls or self._runs.tags or self._sync.open or self._visiting.open
         if self.stage in UNHEARD:
             self._vigil.rest()
-        elif self._loss is None and (waits or self.stage is PeerStage.RETURNING):
-            self._vigil.begin(now)
-        else:
+        elif self._loss is not None or not (waits or self.stage is PeerStage.RETURNING):
             self._vigil.rest()
             self.waiting = ""
+        else:
+            self._vigil.begin(now)
 
     def _ping(self, now: float) -> None:
         match self._vigil.due(now):

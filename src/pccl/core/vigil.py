@@ -1,4 +1,4 @@
-"""A peer's watch over its master: while a call waits, the master must show signs of life.
+"""A peer's watch over its master: while a call waits, or we wait to be taken back, the master must show signs of life.
 
 Owns when to ask for one, and when the silence has been too long. Otherwise its silence is none of our business.
 """

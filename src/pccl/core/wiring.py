@@ -63,8 +63,8 @@ class Link:
         """End of dialling or of resting."""
         self.tried_since = now
         """When the first of its last two tries began."""
-        self.failed_at = 0.0
-        """When it had last failed from both ends."""
+        self.failed_since, self.failed_at = now, 0.0
+        """From when until when it was last tried in vain, from both ends."""
 
     def become(self, stage: LinkStage, now: float, deadline: float | None) -> None:
         """Enter a stage; only the successors of the present one are possible."""
@@ -245,7 +245,7 @@ class Wiring:
         """It failed from both ends: try again in a while. Before anybody is blamed, both must show they are there."""
         self._retire_number(link)
         link.number, link.up = 0, []
-        link.failed_at = now
+        link.failed_since, link.failed_at = link.tried_since, now
         self._failing[link.ends] = link
         self._become(
             link, LinkStage.RESTING, now, self._limits.redial_s if self.needs(link) else self._limits.spare_redial_s

@@ -172,7 +172,7 @@ def _address(view: memoryview) -> int:
 
 
 _ELEMENTS: dict[Any, DataType] = {}
-"""By the type that numpy or torch has for it: to ask one of these for its name takes longer than all else here."""
+"""By the type that numpy or torch has for it: asking one of these for its name takes longer than all else."""
 
 
 def _element(dtype: Any, what: str) -> DataType:
