@@ -226,6 +226,7 @@ void bind_run(nb::module_& module) {
         .def_prop_ro("ended", &pccl::Run::ended)
         .def_prop_ro("report", &pccl::Run::report)
         .def_prop_ro("moved_bytes", &pccl::Run::moved_bytes)
+        .def("commit", &pccl::Run::commit, nb::call_guard<nb::gil_scoped_release>())
         .def("restore", &pccl::Run::restore, nb::call_guard<nb::gil_scoped_release>());
     module.def(
         "start",

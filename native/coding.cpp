@@ -7,6 +7,15 @@
 namespace pccl {
 namespace {
 
+// Blocks are read twice, and only the first time from memory: the machine does not look ahead during the second. Of a
+// long block the beginning is enough; all of it would push the present one out of the cache.
+constexpr std::size_t ahead_bytes_max = 4096;
+
+void prefetch(const std::uint8_t* begin, std::size_t bytes) {
+    constexpr std::size_t line = 64;
+    for (std::size_t at = 0; at < std::min(bytes, ahead_bytes_max); at += line) __builtin_prefetch(begin + at);
+}
+
 // A sum that is no number has lost nothing that could be made good.
 template <class Real>
 void note_lost(Real* lost, const Real* sum, const Real* decoded, std::size_t count, std::size_t peers) {
@@ -41,12 +50,11 @@ void Coding::encode(std::uint8_t* coded, const Stretch& own, std::uint64_t strea
 }
 
 void Coding::fold(std::uint8_t* coded, const Stretch& own, std::uint64_t stream) const {
-    code_either(coded, own, stream, {true, 1, nullptr});
+    code_either(coded, own, stream, {true, 1});
 }
 
-void Coding::finish(std::uint8_t* coded, const Stretch& own, std::uint64_t stream, std::size_t peers,
-                    std::uint8_t* output) const {
-    code_either(coded, own, stream, {true, op_ == ReduceOp::avg ? peers : 1, output});
+void Coding::finish(std::uint8_t* coded, const Stretch& own, std::uint64_t stream, std::size_t peers) const {
+    code_either(coded, own, stream, {true, op_ == ReduceOp::avg ? peers : 1});
 }
 
 void Coding::decode(std::uint8_t* output, const std::uint8_t* coded, std::size_t count) const {
@@ -76,6 +84,8 @@ void Coding::code(std::uint8_t* coded, const Stretch& own, std::uint64_t stream,
     Real* lost = reinterpret_cast<Real*>(feedback_.lost);
     for (std::size_t at = 0; at < own.count; at += choice_.block) {
         const std::size_t count = std::min<std::size_t>(choice_.block, own.count - at);
+        const std::size_t after = std::min<std::size_t>(choice_.block, own.count - at - count);
+        prefetch(own.values + (at + count) * item_, after * item_);
         const Real* values = widened(mine, own.values + at * item_, count);
         if (carried != nullptr) {
             add(mine, values, carried + own.first + at, count);
@@ -89,12 +99,9 @@ void Coding::code(std::uint8_t* coded, const Stretch& own, std::uint64_t stream,
         }
         const auto key = static_cast<std::uint32_t>(mixed(mixed(stream ^ (own.first + at))) >> 32);
         codec_.encode[wide_](coded, values, count, choice_.stochastic ? &key : nullptr);
-        std::uint8_t* output = treatment.output == nullptr ? nullptr : treatment.output + at * item_;
-        if (lost != nullptr || output != nullptr) {
-            Real* back = room_in(decoded, output);
-            codec_.decode[wide_](back, coded, count);
-            if (lost != nullptr) note_lost(lost + own.first + at, values, back, count, treatment.peers);
-            if (output != nullptr) store(output, back, count);
+        if (lost != nullptr) {
+            codec_.decode[wide_](decoded, coded, count);
+            note_lost(lost + own.first + at, values, decoded, count, treatment.peers);
         }
         coded += bytes(count);
     }
@@ -135,7 +142,7 @@ const Real* Coding::widened(Real* room, const std::uint8_t* values, std::size_t 
 template <class Real>
 Real* Coding::room_in(Real* room, std::uint8_t* output) const {
     const bool same = kernels_.narrow[static_cast<std::size_t>(type_)] == nullptr;
-    return same && output != nullptr ? reinterpret_cast<Real*>(output) : room;
+    return same ? reinterpret_cast<Real*>(output) : room;
 }
 
 template <class Real>

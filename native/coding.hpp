@@ -36,9 +36,8 @@ class Coding {
     void encode(std::uint8_t* coded, const Stretch& own, std::uint64_t stream) const;
     // What came, reduced with what we bring, in the same place.
     void fold(std::uint8_t* coded, const Stretch& own, std::uint64_t stream) const;
-    // The same for the last time: divided among so many peers for AVG. `output` gets what everybody will decode.
-    void finish(std::uint8_t* coded, const Stretch& own, std::uint64_t stream, std::size_t peers,
-                std::uint8_t* output) const;
+    // The same for the last time: divided among so many peers for AVG.
+    void finish(std::uint8_t* coded, const Stretch& own, std::uint64_t stream, std::size_t peers) const;
     void decode(std::uint8_t* output, const std::uint8_t* coded, std::size_t count) const;
     // Contributions of all peers, by rank, each as `encode` made it.
     void reduce_all(std::uint8_t* output, const std::uint8_t* const* contributions, std::size_t peers,
@@ -51,7 +50,6 @@ class Coding {
     struct Treatment {
         bool fold = false;
         std::size_t peers = 1;  // to divide by
-        std::uint8_t* output = nullptr;
     };
     template <class Real>
     void code(std::uint8_t* coded, const Stretch& own, std::uint64_t stream, const Treatment& treatment) const;

@@ -151,7 +151,16 @@ void smaller(void* out, const void* a, const void* b, std::size_t count) {
 
 template <class Element>
 void divide(void* values, std::size_t count, std::size_t peers) {
-    typename Element::stored* value = static_cast<typename Element::stored*>(values);
+    using stored = typename Element::stored;
+    stored* value = static_cast<stored*>(values);
+    if constexpr (static_cast<stored>(0.5) != stored{0}) {
+        // A power of two has an exact inverse, and the product with it the same bits as the quotient in less time.
+        if ((peers & (peers - 1)) == 0) {
+            const stored share = stored{1} / static_cast<stored>(peers);
+            for (std::size_t i = 0; i < count; ++i) value[i] *= share;
+            return;
+        }
+    }
     for (std::size_t i = 0; i < count; ++i) value[i] = Element::divide(value[i], peers);
 }
 

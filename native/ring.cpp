@@ -29,7 +29,9 @@ Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<int>& next,
       kernels_(kernels()),
       // As many slots as a chunk has segments, and one for each lane. There are as many segments on their way around
       // the ring as there are slots in it, so even with every slot taken everywhere somebody can send: no deadlock.
-      slots_(route_.segment_bytes(), route_.segments(0) + prev.size()),
+      // With a codec one more for each segment of the result, which is held to the end.
+      slots_(route_.segment_bytes(),
+             route_.segments(0) + prev.size() + (plan.codec.id != 0 ? route_.all_segments() : 0)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (wake_ < 0) throw std::runtime_error("no descriptor left for a run");
     if (plan.codec.id != 0) coding_.emplace(plan.codec, plan.type, plan.op, memory.feedback);
@@ -309,30 +311,30 @@ void Ring::take_values(const Receiver& receiver, const Place& place, Outgoing& s
 }
 
 // Codes stay in their slot in every hop: what is sent on is what came, or has the same length and takes its place.
+// Those of the result stay there after they were sent, too.
 void Ring::take_codes(const Receiver& receiver, const Place& place, Outgoing& segment) {
     const std::uint64_t stream = coding_->stream(plan_.tag, plan_.attempt, segment.hop);
     const Treatment treatment = route_.treatment(receiver.header.hop);
-    segment.slot = receiver.slot;
     segment.checked = treatment == Treatment::copy;
-    if (treatment != Treatment::reduce) save(place);
-    switch (treatment) {
-        case Treatment::reduce:
-            coding_->fold(receiver.to, own_share(place), stream);
-            break;
-        case Treatment::finish:
-            coding_->finish(receiver.to, own_share(place), stream, plan_.size, output_ + place.output);
-            break;
-        case Treatment::copy:
-            coding_->decode(output_ + place.output, receiver.to, place.elements);
-            break;
+    if (treatment == Treatment::reduce) {
+        coding_->fold(receiver.to, own_share(place), stream);
+        segment.slot = receiver.slot;
+        return;
     }
+    if (treatment == Treatment::finish) coding_->finish(receiver.to, own_share(place), stream, plan_.size);
+    held_.push_back({receiver.to, place});
 }
 
 Stretch Ring::own_share(const Place& place) const {
     return {input_ + place.input, place.input / item_size(plan_.type), place.elements};
 }
 
-// ── the input, should it be needed again ─────────────────────────────────────────────────────────────────────────────
+// ── the result, or the input once more ───────────────────────────────────────────────────────────────────────────────
+
+void Ring::commit() {
+    for (const Held& held : held_) coding_->decode(output_ + held.place.output, held.codes, held.place.elements);
+    held_.clear();
+}
 
 void Ring::save(const Place& place) {
     if (!in_place_) return;
@@ -346,6 +348,7 @@ void Ring::restore() {
         std::memcpy(output_ + place.output, saved_->data() + place.output, place.bytes);
     }
     overwritten_.clear();
+    held_.clear();
 }
 
 // ── waiting and the end ──────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,8 @@
 // stalls delays only what it carries.
 //
 // With a codec what travels are codes. A peer decodes what comes, adds its own share and codes the sum; once a chunk is
-// finished its codes are passed on as they are, and everybody decodes them, the peer that made them too.
+// finished its codes are passed on as they are, and everybody decodes them, the peer that made them too: not before the
+// run is committed, so until then nothing is overwritten.
 //
 // Knows nothing of peers, votes or retries: a run has a plan, two sets of lanes, two buffers, and an outcome.
 #pragma once
@@ -60,7 +61,9 @@ class Ring {
     Report run();
     // From any thread: `run` returns soon, whatever the lanes do.
     void abort();
-    // After `run` has returned: put back every byte of an input that was overwritten.
+    // After `run` has returned, one of these. The result stands: decode it, if what came were codes.
+    void commit();
+    // It does not: put back every byte of an input that was overwritten.
     void restore();
 
     std::uint64_t moved_bytes() const { return moved_.load(std::memory_order_relaxed); }
@@ -82,6 +85,10 @@ class Ring {
         std::size_t sent = 0;
         bool busy = false;
         std::vector<std::uint8_t> coded{};  // a segment of our own, which needs no slot
+    };
+    struct Held {  // codes of a part of the result, in a slot that is theirs to the end
+        const std::uint8_t* codes;
+        Place place;
     };
     enum class Reading { header, slot, payload, stale };
     struct Receiver {
@@ -130,6 +137,7 @@ class Ring {
     std::uint64_t unreceived_ = 0;
     std::vector<std::vector<bool>> received_;  // [hop][segment]
     Slots slots_;
+    std::vector<Held> held_;
     std::unique_ptr<Arena> saved_;
     std::vector<Place> overwritten_;
     std::vector<pollfd> watched_;

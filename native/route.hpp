@@ -72,6 +72,12 @@ class Route {
         if (chunk == no_chunk) return 0;
         return static_cast<std::uint32_t>((chunk_elements(chunk) + per_segment_ - 1) / per_segment_);
     }
+    // Of all chunks.
+    std::size_t all_segments() const {
+        std::size_t sum = 0;
+        for (std::uint32_t chunk = 0; chunk < chunks_; ++chunk) sum += segments(chunk);
+        return sum;
+    }
     Place locate(std::uint32_t chunk, std::uint32_t index) const {
         const std::size_t first = index * per_segment_;
         const std::size_t elements = std::min(per_segment_, chunk_elements(chunk) - first);

@@ -80,6 +80,12 @@ void Run::work() {
     notifier_.notify();
 }
 
+void Run::commit() {
+    ended_.wait(false, std::memory_order_acquire);
+    const PlainFloats guard;
+    ring_.commit();
+}
+
 void Run::restore() {
     if (!ended()) abort();
     ended_.wait(false, std::memory_order_acquire);

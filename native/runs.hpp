@@ -34,6 +34,8 @@ class Run {
     void abort() { ring_.abort(); }
     bool ended() const { return ended_.load(std::memory_order_acquire); }
     const Report& report() const { return report_; }  // only after it has ended
+    // The result stands: make it complete; waits for the end of the run first.
+    void commit();
     // Put the input back; stops the run and waits for its end first if need be.
     void restore();
     std::uint64_t moved_bytes() const { return ring_.moved_bytes(); }

@@ -148,7 +148,9 @@ class Transaction:
     def _hand_over(self) -> None:
         """What comes now may copy much memory or wait for a device, and the control thread has other things to do."""
         committed = all(isinstance(part.answer, Committed) for part in self.order.parts)
-        if committed and (self.order.deliver is None or self.order.deliver_at_once):
+        at_once = self.order.deliver is None or self.order.deliver_at_once
+        offers = self._membership.offers
+        if committed and at_once and all(offers.commits_at_once(part.tag) for part in self.order.parts):
             self._conclude()
             return
         try:

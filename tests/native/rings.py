@@ -61,7 +61,7 @@ class NativePeer:
         feedback = buffers.feedback
         residuals = (0, 0) if feedback is None else (feedback.carried.address, feedback.lost.address)
         self._run = _native.start(plan(effect, stall_s), *addresses, *fds, self._notifier, *residuals)
-        self.abort, self.restore = self._run.abort, self._run.restore
+        self.abort, self.commit, self.restore = self._run.abort, self._run.commit, self._run.restore
 
     def wait(self, timeout_s=WAIT_S):
         """True when it has ended."""
@@ -95,7 +95,7 @@ class ReferencePeer:
         self._gone = threading.Event()
         self._event: RunEnded | None = None
         self._run = ReferenceRun(effect, self._ring, stall_s, self._ended)
-        self.abort, self.restore = self._run.abort, self._run.restore
+        self.abort, self.commit, self.restore = self._run.abort, self._run.commit, self._run.restore
         self._run.start()
 
     def _ended(self, event):

@@ -72,8 +72,19 @@ def rigs():
     made.close()
 
 
-def run(case, rigs, seed):
-    """Reduce, compare every bit with the oracle, and put the inputs back."""
+class Played(NamedTuple):
+    """A run that has ended on all peers, and is not settled."""
+
+    attempt: int
+    runs: list
+    inputs: list
+    sends: list
+    receives: list
+    carried: list
+    lost: list
+
+
+def play(case, rigs, seed):
     rng, work = np.random.default_rng(seed), case.work
     make = oracle.wild_inputs if case.wild else lambda *given: oracle.inputs(given[0], given[1], work.op, *given[2:])
     inputs = make(rng, work.dtype, work.count, case.size)
@@ -89,16 +100,36 @@ def run(case, rigs, seed):
         assert each.wait(WAIT_S), case
         assert each.cause == "", case
         assert each.broken == ([], []), case
+    return Played(rig.attempt, runs, inputs, sends, receives, carried, lost)
+
+
+def run(case, rigs, seed):
+    """Reduce, commit, and compare every bit with the oracle."""
+    played = play(case, rigs, seed)
+    for each in played.runs:
+        each.commit()
     with np.errstate(all="ignore"):
-        wanted = oracle.coded(inputs, work, rig.attempt, carried if case.feedback else None)
-    for receive in receives:
+        wanted = oracle.coded(played.inputs, case.work, played.attempt, played.carried if case.feedback else None)
+    for receive in played.receives:
         assert receive.tobytes() == wanted.result.tobytes(), case
     if case.feedback:
-        for got, expected in zip(lost, wanted.lost, strict=True):
+        for got, expected in zip(played.lost, wanted.lost, strict=True):
             assert got.tobytes() == expected.tobytes(), case
-    for each, send, untouched in zip(runs, sends, inputs, strict=True):
+    if not case.in_place:
+        assert_untouched(played, case)
+
+
+def run_in_vain(case, rigs, seed):
+    """Reduce, and put the inputs back."""
+    played = play(case, rigs, seed)
+    for each in played.runs:
         each.restore()
-        assert send.tobytes() == untouched.tobytes(), case
+    assert_untouched(played, case)
+
+
+def assert_untouched(played, case):
+    for send, given in zip(played.sends, played.inputs, strict=True):
+        assert send.tobytes() == given.tobytes(), case
 
 
 def possible(name, dtype):
@@ -112,7 +143,28 @@ def test_sample_of_all(name, dtype, rigs):
         pytest.skip("it would save nothing, and is refused")
     draw = random.Random(f"{name} {dtype}")
     for seed in range(14):
-        run(draw_case(draw, name, dtype), rigs, seed)
+        case = draw_case(draw, name, dtype)
+        run(case, rigs, seed)
+        if seed % 3 == 0:
+            run_in_vain(case, rigs, seed)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("feedback", [True, False])
+def test_nothing_is_written_before_the_commit(in_place, feedback, rigs):
+    """Of the native plane: neither the input nor the output, whatever becomes of the run."""
+    case = Case(
+        Codec("int8"), DataType.BFLOAT16, ReduceOp.AVG, 100_003, 4096, 3, 3, "native", in_place, feedback, False
+    )
+    ended = play(case, rigs, 7)
+    given = [array.tobytes() for array in ended.inputs if in_place] or [bytes(2 * case.count)] * case.size
+    assert [array.tobytes() for array in ended.receives] == given
+    for each in ended.runs:
+        each.restore()
+        each.commit()  # as nobody would: and still it brings nothing back of what does not stand
+    assert [array.tobytes() for array in ended.receives] == given
+    assert_untouched(ended, case)
+    run(case, rigs, 7)
 
 
 @pytest.mark.parametrize("kinds", KINDS)
@@ -152,6 +204,8 @@ def test_segments_and_lanes_change_nothing(name, rigs):
         receives = [np.zeros_like(array) for array in inputs]
         runs = rigs.get(3, lanes).start(("native",) * 3, work, inputs, receives)
         assert all(each.wait() and not each.cause for each in runs)
+        for each in runs:
+            each.commit()
         results |= {receive.tobytes() for receive in receives}
     assert len(results) == 1
 
@@ -178,6 +232,8 @@ def test_what_all_have_lost_is_what_the_result_lacks(rigs):
         lost = [np.zeros(work.count) for _ in inputs]
         runs = rigs.get(4, 2).start(("native",) * 4, work, inputs, receives, carried, lost)
         assert all(each.wait() and not each.cause for each in runs)
+        for each in runs:
+            each.commit()
         share = 4 if op is ReduceOp.AVG else 1
         got = receives[0] * share + np.sum(lost, axis=0)
         np.testing.assert_allclose(got, np.sum(inputs, axis=0) + 4 * 0.25, rtol=0, atol=1e-12)
@@ -186,7 +242,8 @@ def test_what_all_have_lost_is_what_the_result_lacks(rigs):
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("seed", range(3))
 def test_aborts_at_any_moment(seed, kinds, rigs):
-    """Inputs are back, the next attempt on the same lanes is right; what is carried is only read."""
+    """Inputs are as they were, and what a native peer received has gone nowhere. The next attempt on the same lanes is
+    right; what is carried is only read."""
     draw = random.Random(seed)
     count = 500_009 if kinds == "native" else 30_011
     work = Work(DataType.FLOAT, ReduceOp.AVG, count, 16_384, codec=str(Codec("int8", stochastic=True)))
@@ -194,18 +251,23 @@ def test_aborts_at_any_moment(seed, kinds, rigs):
     carried = [array / 16 for array in inputs]
     untouched = copies(carried)
     rig = rigs.get(3, 3)
-    for _ in range(6):
+    for number in range(6):
         sends = copies(inputs)
+        receives = sends if number % 2 else [np.zeros_like(array) for array in inputs]
         lost = [np.zeros_like(array) for array in inputs]
-        runs = rig.start(KINDS[kinds][:3], work, sends, sends, carried, lost)
+        runs = rig.start(KINDS[kinds][:3], work, sends, receives, carried, lost)
         abort_at(("us", draw.randrange(8_000)), runs, draw.sample(range(3), 3))
         for each, send, given in zip(runs, sends, inputs, strict=True):
             each.restore()
             assert send.tobytes() == given.tobytes()
+        if kinds == "native" and number % 2 == 0:
+            assert not any(array.any() for array in receives)
         rig.repair(runs)
         sends = copies(inputs)
         runs = rig.start(KINDS[kinds][:3], work, sends, sends, carried, lost)
         assert all(each.wait() and not each.cause for each in runs)
+        for each in runs:
+            each.commit()
         wanted = oracle.coded(inputs, work, rig.attempt, carried)
         assert {send.tobytes() for send in sends} == {wanted.result.tobytes()}
         assert [each.tobytes() for each in lost] == [each.tobytes() for each in wanted.lost]

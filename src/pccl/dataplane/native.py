@@ -54,6 +54,15 @@ class NativeRun:
         self._lanes = lanes
         """Kept: were the sockets collected while the run is stopping, their numbers could become somebody else's."""
 
+    @property
+    def commits_at_once(self) -> bool:
+        """What travels as codes has all of its result to decode."""
+        return self._effect.spec.codec == NONE
+
+    def commit(self) -> None:
+        """Complete the result."""
+        self.run.commit()
+
     def restore(self) -> None:
         """Put the input back."""
         self.run.restore()

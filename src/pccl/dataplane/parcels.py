@@ -69,6 +69,11 @@ class Exchanged:
         one_way = (peers - 1) * (HEADER_BYTES + contribution_bytes)
         self.traffic = Traffic(one_way, one_way)
 
+    commits_at_once = True
+
+    def commit(self) -> None:
+        """The result is in its place already."""
+
     def restore(self) -> None:
         """Put the input back."""
         if self._buffers.in_place:

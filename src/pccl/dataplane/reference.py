@@ -66,6 +66,11 @@ class ReferenceRun:
                 if 0 < self._stall_s < time.monotonic() - progress_at:
                     raise Failed("no byte moved for too long")
 
+    commits_at_once = True
+
+    def commit(self) -> None:
+        """The result is in its place already, decoded segment by segment: written to be read, not to be fast."""
+
     def restore(self) -> None:
         """Put the input back; stops the run and waits for its end first if need be."""
         self.abort()
