@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pccl.codec import NONE
 from pccl.core.messages import SEGMENT_BYTES_MAX, CollectiveSpec
 from pccl.core.schedule import NEAR_S, SEGMENT_BYTES_BEST, STRIPE_BYTES_MIN, lane_share, segment_bytes
 from pccl.types import DataType, ReduceOp
@@ -10,8 +11,8 @@ from pccl.types import DataType, ReduceOp
 FAR_S = 0.08
 
 
-def spec(nbytes: int) -> CollectiveSpec:
-    return CollectiveSpec(nbytes // 4, DataType.FLOAT, ReduceOp.SUM)
+def spec(nbytes: int, codec: str = NONE) -> CollectiveSpec:
+    return CollectiveSpec(nbytes // 4, DataType.FLOAT, ReduceOp.SUM, codec)
 
 
 def test_a_large_tensor_gets_every_lane_of_a_long_link_and_one_of_a_short_one() -> None:
@@ -35,3 +36,16 @@ def test_segments_hold_whole_elements_and_fit_the_data_plane(nbytes: int, size: 
     length = segment_bytes(spec(nbytes), size, lanes)
     assert length % 8 == 0
     assert 8 <= length <= min(SEGMENT_BYTES_BEST, SEGMENT_BYTES_MAX)
+
+
+def test_segments_of_codes_are_as_long_on_a_lane_as_others() -> None:
+    assert segment_bytes(spec(1 << 30, "int8.256"), 2, 1) == 4 * SEGMENT_BYTES_BEST
+    assert segment_bytes(spec(1 << 30, "int4.256.stochastic.7"), 2, 1) == 8 * SEGMENT_BYTES_BEST
+    assert segment_bytes(spec(1 << 20, "int8.256"), 2, 1) == segment_bytes(spec(1 << 20), 2, 1), (
+        "still a few to a chunk"
+    )
+
+
+def test_a_codec_that_the_master_does_not_know_is_none_of_its_business() -> None:
+    for codec in ("", "int9.256", "int8", "int8.x", "int8.256.stochastic." + "9" * 5000, "\0"):
+        assert segment_bytes(spec(1 << 30, codec), 2, 1) == SEGMENT_BYTES_BEST
