@@ -1,5 +1,7 @@
 """How a call over several collectives decides: from outcomes alone, so that all peers decide alike."""
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from pccl import CallMismatch, CollectiveAborted, DataType, ReduceOp, TooFewPeer
 from pccl.core.effects import Committed, Failure, FailureKind
 from pccl.core.messages import CollectiveSpec
 from pccl.dataplane.buffers import buffers
-from pccl.dataplane.offers import Offers
+from pccl.dataplane.offers import Offers, Traffic
 from pccl.transaction import FRUITLESS_MAX, Order, Part, Transaction
 from pccl.types import PeerId, tag_name
 
@@ -172,6 +174,35 @@ def test_a_failed_delivery_is_told():
     with pytest.raises(RuntimeError, match="out of memory"):
         transaction.outcome.result(5)
     assert members.over == [transaction]
+
+
+class Ran:
+    """A run whose commit is watched."""
+
+    traffic = Traffic(3, 4)
+
+    def __init__(self, commits_at_once):
+        self.commits_at_once = commits_at_once
+        self.settled = []
+
+    def commit(self):
+        self.settled.append(("commit", threading.current_thread()))
+
+    def restore(self):
+        self.settled.append(("restore", threading.current_thread()))
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_result_that_takes_time_to_complete_is_not_completed_in_the_control_thread(at_once, members):
+    part = Part(0, CollectiveSpec(1, DataType.FLOAT, ReduceOp.SUM), buffers(*[np.ones(1, np.float32)] * 2))
+    transaction, ran = Transaction(Order("call", 0, [part]), members), Ran(at_once)
+    transaction.begin()
+    members.offers.began(0, ran)
+    members.answer(0, committed(1))
+    assert transaction.outcome.result(5).tx_bytes == 3
+    [(what, thread)] = ran.settled
+    assert what == "commit"
+    assert (thread is threading.current_thread()) == at_once
 
 
 def test_parts_are_named_after_their_call():
