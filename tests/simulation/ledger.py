@@ -178,7 +178,7 @@ class Ledger:
                 self.attempts[number].reports[known.peer] = False
             case SyncState():
                 known.claim = message
-            case Recall():
+            case Recall() if known.topology is None:  # Whoever is back already is not asked.
                 self._recalled(known, message)
             case LinkUp(link) if link in known.links:
                 known.up.add(link)

@@ -188,6 +188,17 @@ def test_a_state_that_goes_back_is_found_but_not_after_a_new_beginning():
         Sole(parity, "b").sync(2)
 
 
+def test_masters_that_are_killed_one_after_the_other_prolong_a_wait():
+    referee = Referee(bound_s=4.0, grace_s=lambda seconds: 10.0 if seconds > 3.0 else 0.0)
+    referee.waited("peer 1", {"kind": "small", "seconds": 13.0}, LOG, 0.0)
+    referee.step_ended(1, 0.0, LOG)
+    referee.step_ended(2, 17.0, LOG)
+    assert (referee.broken, referee.score.longest_call_s, referee.score.longest_pause_s) == ([], 13.0, 17.0)
+    referee.waited("peer 1", {"kind": "small", "seconds": 14.5}, LOG, 0.0)
+    referee.step_ended(3, 36.0, LOG)
+    assert len(referee.broken) == 2
+
+
 def options(**wishes):
     usual = {"peers": 4, "seconds": 1.0, "kills": None, "kill_every": (0.2, 1.0), "silence_s": 4.0, "bound_s": 15.0}
     return Options(**{**usual, "seed": 1, **wishes})

@@ -117,7 +117,7 @@ class VisitorsStayOutside(Checker):
         visitors = {each.peer for each in self.ledger.known.values() if each.visits}
         if isinstance(message, Topology) and visitors.intersection(map(PeerId, message.ring)):
             raise self.fail(f"epoch {message.epoch} has a visitor in its ring")
-        if isinstance(message, PendingAnswer) and message.pending:
+        if isinstance(message, PendingAnswer) and message.pending and not self.ledger.reunited:
             outside = [each for each in self.ledger.known.values() if each.topology is None]
             if all(each.visits for each in outside):
                 raise self.fail(f"{known.peer[:8]} is told that somebody waits, but there are visitors only")
@@ -125,10 +125,15 @@ class VisitorsStayOutside(Checker):
 
 class RingsStand(Checker):
     """Links stand before anybody relies on them: when a candidate is accepted, when a collective starts, and when
-    callers are told that theirs was aborted."""
+    callers are told that theirs was aborted; what an earlier master told somebody is told the others at once."""
 
     name = "rings stand"
     _last: ToPeer | None = None
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._aborted: set[int] = set()
+        """Attempts that somebody was told of."""
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if message is self._last:
@@ -139,7 +144,8 @@ class RingsStand(Checker):
                 self._stands(ring, f"epoch {epoch} admits {known.peer[:8]}")
             case Start(tag, attempt) if known.topology is not None:
                 self._stands(known.topology.ring, f"attempt {attempt} of tag {tag} starts")
-            case Outcome(tag, attempt, committed) if known.topology is not None and not committed:
+            case Outcome(tag, attempt, False) if known.topology is not None and attempt not in self._aborted:
+                self._aborted.add(attempt)
                 self._stands(known.topology.ring, f"attempt {attempt} of tag {tag} is told to be aborted")
 
     def _stands(self, ring: tuple[str, ...], what: str) -> None:

@@ -43,7 +43,13 @@ class Options:
         that leads into a black hole until its bytes are missed, a master that is gone until the next one is there and
         has heard those who may come back."""
         wait_s = self.bound_s + (self.silence_s if self.stop else 0.0) + (self.stall_s if self.cut else 0.0)
-        return wait_s + (MASTER_AWAY_S[1] + REUNION_S + self.silence_s if self.master else 0.0)
+        return wait_s + (self.restart_s if self.master else 0.0)
+
+    @property
+    def restart_s(self) -> float:
+        """From the death of a master until the next one goes on. If that is killed as well, a wait may take as long
+        once more, and so on."""
+        return MASTER_AWAY_S[1] + REUNION_S + self.silence_s
 
     @property
     def master_settings(self) -> dict[str, str]:

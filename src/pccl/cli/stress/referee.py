@@ -4,6 +4,7 @@ Owns the rules that survivors are held to, and the counts. Must not know process
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,9 @@ class Score:
 class Referee:
     """Hears what peers say about their calls, and compares."""
 
-    def __init__(self, bound_s: float) -> None:
+    def __init__(self, bound_s: float, grace_s: Callable[[float], float] = lambda seconds: 0.0) -> None:
+        """`grace_s` says how much longer than its bound a wait may be that was this long and has just ended."""
+        self._grace_s = grace_s
         self.bound_s = bound_s
         self.pause_bound_s = PAUSE_BOUNDS * bound_s
         self.score = Score()
@@ -91,7 +94,7 @@ class Referee:
         """A call has ended, with a result or without."""
         seconds = said.get("seconds", 0.0)
         self.score.longest_call_s = max(self.score.longest_call_s, seconds - late_s)
-        if seconds > self.bound_s + late_s:
+        if seconds > self.bound_s + late_s + self._grace_s(seconds):
             self.break_off(f"{who} waited {seconds:.1f} s in {said['kind']}, the bound is {self.bound_s:g} s", log)
 
     def step_ended(self, step: int, now: float, log: Path) -> None:
@@ -103,7 +106,7 @@ class Referee:
         if self._step_ended_at is not None:
             pause_s = now - self._step_ended_at
             self.score.longest_pause_s = max(self.score.longest_pause_s, pause_s)
-            if pause_s > self.pause_bound_s:
+            if pause_s > self.pause_bound_s + self._grace_s(pause_s):
                 self.break_off(f"step {step} ended {pause_s:.1f} s after the one before it", log)
         self._step_ended_at = now
         for old in [old for old in self._results if old < step - KEPT_STEPS]:

@@ -39,7 +39,7 @@ class Run:
     def __init__(self, options: Options, fleet: Fleet, tick: Callable[["Run"], None]) -> None:
         self.options = options
         self.fleet = fleet
-        self.referee = Referee(options.wait_s)
+        self.referee = Referee(options.wait_s, self._grace_s)
         self.began_at = time.monotonic()
         self.state = "starting"
         self.interrupted = False
@@ -49,6 +49,7 @@ class Run:
         self._faults = Faults(options, self._after, fleet.cut)
         self._striking = False
         self._joins_due = 0
+        self._masters_killed_at: list[float] = []
 
     @property
     def score_kills(self) -> int:
@@ -131,6 +132,7 @@ class Run:
 
     def _kill_master(self) -> None:
         self.fleet.kill_master()
+        self._masters_killed_at.append(time.monotonic())
         self._after(self._faults.master_delay(), self.fleet.start_master)
         for peer in self.fleet.peers:
             # The next master counts the silence of those who are stopped anew: they may be kicked, or just not.
@@ -186,6 +188,12 @@ class Run:
         if self.referee.broken:
             self.fleet.write_stacks()
 
+    def _grace_s(self, seconds: float) -> float:
+        """How much longer than its bound a wait may take that began this long ago: one master is part of the bound,
+        but not all that were killed one after the other."""
+        since = time.monotonic() - seconds
+        return max(0, sum(moment >= since for moment in self._masters_killed_at) - 1) * self.options.restart_s
+
     def _look_at_bounds(self) -> None:
         if not self.fleet.master_is_due and self.fleet.master.process.poll() is not None:
             status = self.fleet.master.process.returncode
@@ -195,7 +203,7 @@ class Run:
             if peer.stopped or peer.stage == "spare":
                 peer.heard_at = now
             bound_s = START_S if peer.stage == "starting" else self.referee.bound_s
-            if now - peer.heard_at > bound_s:
+            if now - peer.heard_at > bound_s + self._grace_s(now - peer.heard_at):
                 what = f"{peer.name} has said nothing for {bound_s:g} s; the last was {peer.phase}, step {peer.step}"
                 self.referee.break_off(what, peer.child.log)
 

@@ -140,6 +140,10 @@ class Show:
             f"  longest pause         {score.longest_pause_s:.2f} s between the ends of two steps "
             f"(bound {run.referee.pause_bound_s:g} s)",
         ]
+        if run.options.master:
+            lines.append(
+                f"  both bounds           +{run.options.restart_s:g} s for each further master killed meanwhile"
+            )
         if run.referee.broken:
             lines += ["", f"BROKEN: {len(run.referee.broken)}", *(f"  {what}" for what in run.referee.broken)]
             lines += [f"  all logs: {run.fleet.logs}", f"  the same faults again: {replay}"]
