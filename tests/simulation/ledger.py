@@ -210,7 +210,7 @@ class Ledger:
         for effect in effects:
             if isinstance(effect, Send):
                 for connection in effect.connections:
-                    if isinstance(effect.message, Rejoined):
+                    if effect.again and isinstance(effect.message, Rejoined | Resumed):
                         self._come_back(connection)
                     known = None if effect.again else self.known.get(connection)
                     if known is not None:

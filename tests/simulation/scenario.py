@@ -34,7 +34,7 @@ from pccl.core.effects import (
     UpdateTopology,
     WaitAccepted,
 )
-from pccl.core.messages import CollectiveSpec, Ping, Pong, Rejoined, ToMaster, ToPeer, Waiting, Welcome, Wire
+from pccl.core.messages import CollectiveSpec, Ping, Pong, Rejoined, Resumed, ToMaster, ToPeer, Waiting, Welcome, Wire
 from pccl.core.peer import PeerIdentity
 from pccl.types import DataType, PeerId, ReduceOp, SharedStateSyncStrategy
 from pccl.wire.codec import decode_to_peer, encode
@@ -97,7 +97,7 @@ class Recorder(Checker):
             )
 
     def master_repeats(self, known: Known, message: ToPeer) -> None:
-        again = "" if isinstance(message, Rejoined) else " again"
+        again = "" if isinstance(message, Rejoined | Resumed) else " again"
         self.lines.append(f"master → {known.peer}{again}: {tell(message)}")
 
     def peer_sends(self, host: PeerHost, message: ToMaster) -> None:
@@ -237,7 +237,7 @@ class Story:
         self.theatre.master.connected(there, "10.0.1.1")
         host = self._host(name)
         core = host.core
-        latest = (core.epoch, core.sizes, core._absence.session)
+        latest = (core.epoch, core.sizes, core._absence.session, 1)
         identity = structs.replace(host.identity, secret=secret)
         resume = core._memory.resume(identity, latest, (core._lanes, core._sync), ())
         host.harms.append("copied")

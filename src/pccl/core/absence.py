@@ -6,9 +6,10 @@ heard. Does not know what is said once a master answers.
 
 from pccl.core.effects import DialMaster, PeerEffect, SendMaster
 from pccl.core.limits import LATE_S, PeerLimits
-from pccl.core.messages import LinkUp, Ping, Pong, Recall, Resume, ToMaster
+from pccl.core.messages import Join, LinkUp, Ping, Pong, Recall, Resume, ToMaster
 from pccl.core.session import Session
 from pccl.core.standing import PeerStage
+from pccl.core.violation import Violation
 
 FIRST_PAUSE_S = 0.05
 """Before the first round of dials and, doubled each time, before the next ones: a connection that merely broke is
@@ -32,8 +33,11 @@ class Absence:
         """Why the last connection or dial ended."""
         self.words = ""
         """What a master said that did not take us in."""
-        self.held_back: list[PeerEffect] = []
-        """What there is to say while a master considers what we told it."""
+        self._held_back: list[PeerEffect] = []
+        """What there was to say since we first told a master what we knew."""
+        self._stories: list[tuple[int, bool]] = []
+        """For each time that we told it: how much was held back by then, and whether a transfer ran. Which of them a
+        master went by shows only when it takes us back."""
         self.session = Session[ToMaster]()
         """With the present master, or the last one."""
         self._repeats: list[PeerEffect] = []
@@ -68,13 +72,26 @@ class Absence:
     def end(self) -> None:
         """A master has taken us in, or we look for none any more."""
         self._since, self._dial_at, self._rounds = None, None, 0
+        self._held_back, self._stories = [], []
 
-    def repeat(self, heard: int) -> bool:
-        """It is our old master that answers, and has heard so much of what we said. False if that cannot be."""
+    def tell(self, transfer_runs: bool) -> int:
+        """We tell a master what we know: the number of the story."""
+        self._stories.append((len(self._held_back), transfer_runs))
+        return len(self._stories)
+
+    def believed(self, story: int) -> tuple[list[PeerEffect], bool]:
+        """A master goes by this story: what there was to say since, and whether a transfer ran in it."""
+        if not 1 <= story <= len(self._stories):
+            raise Violation(f"it goes by story {story}, which we never told")
+        said, transfer_runs = self._stories[story - 1]
+        return self._held_back[said:], transfer_runs
+
+    def repeat(self, heard: int) -> None:
+        """It is our old master that answers, and has heard so much of what we said."""
         lacking = self.session.unheard(heard)
-        self._repeats += (SendMaster(message, again=True) for message in lacking or ())
-        self.held_back = []
-        return lacking is not None
+        if lacking is None:
+            raise Violation("it has heard more of us than we said, or less than we can say again")
+        self._repeats += (SendMaster(message, again=True) for message in lacking)
 
     def take_repeats(self) -> list[PeerEffect]:
         """What is said again, ahead of anything else."""
@@ -83,17 +100,17 @@ class Absence:
 
     def passes(self, effect: PeerEffect, stage: PeerStage) -> bool:
         """Whether an effect is for now: to no master nothing is said, and to one that considers what we told it only
-        what belongs to that."""
+        what belongs to that. All of it is in what is told next; but a master may go by what it was told before."""
         if not isinstance(effect, SendMaster):
             return True
         self.session.say(effect.message)
         if stage not in (*UNHEARD, PeerStage.RETURNING):
             return True
-        if stage in UNHEARD or isinstance(effect.message, Resume | Recall | Ping | Pong):
+        if isinstance(effect.message, Join | Resume | Recall | Ping | Pong):
             return stage not in UNHEARD
         # A link that came to stand after what we told is none that this master knows.
-        if not isinstance(effect.message, LinkUp):
-            self.held_back.append(effect)
+        if self._stories and not isinstance(effect.message, LinkUp):
+            self._held_back.append(effect)
         return False
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────

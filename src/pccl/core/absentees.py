@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pccl.core.messages import Kick, Rejoined, Resume
+from pccl.core.resettling import resumed
 from pccl.core.roster import Member
 from pccl.types import PeerId, short
 
@@ -38,9 +39,14 @@ class Absentees:
         """Somebody comes back. True if it is one of ours and goes on where it was, as if nothing had happened."""
         master = self._master
         member = master.roster.accepted.get(PeerId(resume.peer))
-        if member is None or not resume.secret or (resume.secret, resume.master) != (member.secret, master.name):
+        if member is None or not resume.secret or resume.secret != member.secret:
             return False
-        lacking = member.session.unheard(resume.heard)
+        # Whoever has not even heard that we took it back names its last master, and has said nothing since.
+        unaware = bool(member.story) and not member.session.heard and resume.story > member.story
+        if resume.master != master.name and not unaware:
+            return False
+        first = resumed(master, member) if resume.master != master.name else Rejoined(member.session.heard)
+        lacking = member.session.unheard(resume.heard if resume.master == master.name else 0)
         if lacking is None:
             master.outbox.close(member.connection)
             master.remove(member, "it came back, and lacks more of what it was told than is kept", now)
@@ -49,7 +55,7 @@ class Absentees:
         master.roster.rebind(member, connection)
         member.pings.clear()
         member.recalls = True
-        master.outbox.repeat(connection, (Rejoined(member.session.heard), *lacking))
+        master.outbox.repeat(connection, (first, *lacking))
         if away is None:
             # A connection that broke for it alone; or there is a copy of its process, and only one of them can be here.
             master.outbox.send_connection(before, Kick("another connection came with this identity and its secret"))

@@ -15,6 +15,8 @@ Id = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
 """Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
 Secret = Annotated[str, Meta(max_length=64)]
 """Never shown to anybody; empty for none."""
+Name = Annotated[str, Meta(max_length=64)]
+"""Of a master: no other one has it. Empty while it is not known."""
 Text = Annotated[str, Meta(max_length=4096)]
 """A sentence for a person; 4096 characters hold the names of a hundred peers."""
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]

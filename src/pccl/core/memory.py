@@ -73,14 +73,15 @@ class Memory:
     def resume(
         self,
         me: PeerIdentity,
-        latest: tuple[int, Sizes, Session[ToMaster]],
+        latest: tuple[int, Sizes, Session[ToMaster], int],
         parts: tuple[Lanes, Syncing],
         calls: Collection[str],
     ) -> Resume:
-        """Who we are, as of the latest epoch, its sizes and what its master said, and what we wait for."""
+        """Who we are, as of the latest epoch, its sizes, what its master said and how often we told it, and
+        what we wait for."""
         lanes, sync = parts
         claim, transfer = sync.recall()
-        epoch, sizes, session = latest
+        epoch, sizes, session, story = latest
         return Resume(
             peer=me.peer,
             group=me.group,
@@ -108,6 +109,7 @@ class Memory:
             secret=me.secret,
             master=session.master,
             heard=session.heard,
+            story=story,
         )
 
     def recall(self, ring: tuple[PeerId, ...], lanes: Lanes, runs: Runs) -> Iterator[Recall]:

@@ -24,6 +24,7 @@ from pccl.core.fields import (
     LaneCount,
     LinkReport,
     LinkSpec,
+    Name,
     Number,
     Port,
     RunReport,
@@ -98,10 +99,12 @@ class Resume(Struct, frozen=True, tag=True):
     transfer: TransferReport = TransferReport.NONE
     """... and was told to pull or serve."""
     secret: Secret = ""
-    master: Annotated[str, Meta(max_length=64)] = ""
+    master: Name = ""
     """The name of the master that I lost. If that is you, nothing is lost: say what I lack, and hear what you lack."""
     heard: Number = 0
     """How much of what it said I have heard."""
+    story: Number = 0
+    """How often I have told this since I lost it."""
 
 
 class Recall(Struct, frozen=True, tag=True):
@@ -201,16 +204,16 @@ class Welcome(Struct, frozen=True, tag=True):
     run: Id
     tags_max: Number = 4096
     """Collectives that a peer may have in flight: it refuses its user one more, before the master kicks it for that."""
-    master: Annotated[str, Meta(max_length=64)] = ""
-    """My name, which no other master has."""
+    master: Name = ""
 
 
 class Resumed(Struct, frozen=True, tag=True):
     """Answer to `Resume`: the run goes on under this master, and you have your place in it. Verdicts follow."""
 
     tags_max: Number
-    master: Annotated[str, Meta(max_length=64)] = ""
-    """My name."""
+    master: Name = ""
+    story: Number = 0
+    """The `Resume` that I went by; you may have told me more than one."""
 
 
 class Rejoined(Struct, frozen=True, tag=True):

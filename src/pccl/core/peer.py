@@ -186,8 +186,7 @@ class Peer:
                 self._send(Fetch())
             return
         self._become(PeerStage.RETURNING)
-        self._absence.held_back = []  # All of it is in what we tell now.
-        latest = (self.epoch, self.sizes, self._absence.session)
+        latest = (self.epoch, self.sizes, self._absence.session, self._absence.tell(self._sync.running))
         self._send(self._memory.resume(me, latest, (self._lanes, self._sync), tuple(self._calls)))
         self._effects.extend(map(SendMaster, self._memory.recall(self.ring, self._lanes, self._runs)))
 
@@ -435,22 +434,22 @@ class Peer:
     def _rejoin(self, heard: int) -> None:
         """It was only the connection that was lost."""
         self._become(PeerStage.ACCEPTED)
+        self._absence.repeat(heard)
         self._absence.end()
-        if not self._absence.repeat(heard):
-            raise Violation("it has heard more of us than we said, or less than we can say again")
         self._sync.rejoin()
         self._effects.append(Note("the connection to the master stands again"))
 
     def _be_taken_back(self, resumed: Resumed) -> None:
         """Another master goes on with the run: what was held back is said now."""
+        held_back, transfer_ran = self._absence.believed(resumed.story)
         self._become(PeerStage.ACCEPTED)
         self._absence.end()
         self._absence.session = Session(resumed.master)
         self.tags_max = resumed.tags_max
         self._runs.resume()
-        self._sync.resume()
+        self._sync.resume(transfer_ran)
         self._effects.append(Note("the run goes on: the master is back"))
-        self._effects.extend(self._absence.held_back)
+        self._effects.extend(held_back)
 
     def _be_kicked(self, reason: str) -> None:
         self._effects.append(CloseMaster())

@@ -29,6 +29,7 @@ from pccl.core.messages import (
 )
 from pccl.core.outbox import clip
 from pccl.core.ring import Pair, pair
+from pccl.core.roster import Member
 from pccl.core.violation import Violation
 from pccl.types import PeerId, SharedStateSyncStrategy, short
 
@@ -56,7 +57,8 @@ def resettle(master: Master, muster: Muster, now: float) -> None:
     lost = muster.missing
     _restore_roster(master, muster, stories, now)
     _restore_links(master, stories, now)
-    master.outbox.send((ret.member.peer for ret in stories), Resumed(master.limits.tags_max, master.name))
+    for ret in stories:
+        master.outbox.send((ret.member.peer,), resumed(master, ret.member))
     returned = [ret.member.peer for ret in stories]
     everybody = (*master.roster.accepted, *master.roster.candidates, *master.roster.visitors)
     newcomers = [peer for peer in everybody if peer not in returned]
@@ -80,6 +82,11 @@ def resettle(master: Master, muster: Muster, now: float) -> None:
         member = master.roster.member(peer)
         if member is not None:
             master.expel(member, reason, now)
+
+
+def resumed(master: Master, member: Member) -> Resumed:
+    """What takes a member back."""
+    return Resumed(master.limits.tags_max, master.name, member.story)
 
 
 def _restore_roster(master: Master, muster: Muster, stories: list[Return], now: float) -> None:

@@ -78,7 +78,7 @@ class Reunion:
             master.admission.suspend(now)
         member = Member(peer, resume.group, connection, (resume.host or host, resume.port))
         member.lanes, member.serves, member.joined_at = resume.lanes, resume.serves, now
-        member.secret = resume.secret
+        member.secret, member.story = resume.secret, resume.story
         master.roster.add_returning(member)
         self._returns[peer] = Return(member, resume)
 

@@ -25,6 +25,8 @@ class Member:
         self.lanes = 0
         self.secret = ""
         self.session = Session[ToPeer]()
+        self.story = 0
+        """What it told us first, if we have taken it over from another master: the number that it gave it."""
         self.recalls = False
         """It came back, and is still telling what we know already."""
         self.serves = True

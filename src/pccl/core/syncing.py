@@ -112,13 +112,18 @@ class Syncing:
         elif self._request is not None:
             self._answer(loss)
 
-    def resume(self) -> None:
-        """There is another master. A transfer of the last one ends now: not all of its parts may have been started.
-        What was received is kept, and the next call fetches the rest."""
-        if self._running:
+    @property
+    def running(self) -> bool:
+        """Our transfer has begun and not ended."""
+        return bool(self._running)
+
+    def resume(self, told: bool) -> None:
+        """There is another master, which was told that our transfer runs, or not. Then it ends now: not all of its
+        parts may have been started. What was received is kept, and the next call fetches the rest."""
+        if told and self._running:
             self._orphaned = True
             self._effects.append(AbortTransfer(self._running))
-        elif self._late is not None:
+        elif told:
             self._answer_orphan()
         self._told, self._late = False, None
 
@@ -135,7 +140,7 @@ class Syncing:
     def recall(self) -> tuple[SyncState | None, TransferReport]:
         """What we wait for, and how far it has come."""
         request = self._request
-        self._told, self._late = bool(self._running), None
+        self._told = self._told or self.running
         if request is None:
             return None, TransferReport.NONE
         return SyncState(request.revision, request.strategy, request.layout, request.content), self._transfer
