@@ -34,7 +34,7 @@ from pccl.core.fields import (
     Text,
     TransferReport,
 )
-from pccl.types import PeerId, SharedStateSyncStrategy
+from pccl.types import SharedStateSyncStrategy
 
 # ── peer → master ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -470,7 +470,6 @@ __all__ = [
     "LinkSpec",
     "LinkUp",
     "Outcome",
-    "PeerId",
     "PendingAnswer",
     "Ping",
     "Pong",
