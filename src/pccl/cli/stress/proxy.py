@@ -34,11 +34,14 @@ def tell(event: str, **facts: object) -> None:
 class Door:
     """A listening port and where it leads."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, connections: "list[Connection]") -> None:
         self.name = name
+        self._connections = connections
         self.leads_to: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
         self._listener.setblocking(False)
+        # Not `loop.sock_accept`: in Python 3.11 to cancel it while somebody arrives is an error in the loop.
+        asyncio.get_running_loop().add_reader(self._listener, self._let_in)
 
     @property
     def port(self) -> int:
@@ -50,17 +53,21 @@ class Door:
             self.leads_to = asyncio.get_running_loop().create_future()
         self.leads_to.set_result(port)
 
-    async def serve(self, connections: "list[Connection]") -> None:
-        """Let everybody in, for as long as nobody cancels it."""
-        loop = asyncio.get_running_loop()
-        with self._listener:
-            while True:
-                near, _ = await loop.sock_accept(self._listener)
-                near.setblocking(False)
-                connection = Connection(self, near)
-                connections.append(connection)
-                connection.task = asyncio.create_task(connection.run())
-                connection.task.add_done_callback(partial(_forget, connections, connection))
+    def shut(self) -> None:
+        """Let nobody in any more."""
+        asyncio.get_running_loop().remove_reader(self._listener)
+        self._listener.close()
+
+    def _let_in(self) -> None:
+        try:
+            near, _ = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # whoever it was has changed its mind
+            return
+        near.setblocking(False)
+        connection = Connection(self, near)
+        self._connections.append(connection)
+        connection.task = asyncio.create_task(connection.run())
+        connection.task.add_done_callback(partial(_forget, self._connections, connection))
 
 
 def _forget(connections: "list[Connection]", ended: "Connection", _: object) -> None:
@@ -168,7 +175,6 @@ class Proxy:
 
     def __init__(self) -> None:
         self._doors: dict[str, Door] = {}
-        self._serving: dict[str, asyncio.Task[None]] = {}
         self._connections: list[Connection] = []
         """In the order in which they came."""
 
@@ -176,13 +182,12 @@ class Proxy:
         """What the parent wants."""
         match order.pop("do"):
             case "open":
-                door = self._doors[order["door"]] = Door(order["door"])
-                self._serving[door.name] = asyncio.create_task(door.serve(self._connections))
+                door = self._doors[order["door"]] = Door(order["door"], self._connections)
                 tell("opened", door=door.name, port=door.port)
             case "lead":
                 self._doors[order["door"]].lead(order["port"])
             case "shut":
-                self._serving.pop(order["door"]).cancel()
+                self._doors.pop(order["door"]).shut()
             case "cut":
                 self._cut(**order)
 
