@@ -44,8 +44,8 @@ stress-short: $(INSTALLED) ## 300 kills of real peers, every sum checked, some m
 
 sanitize: sanitize-address sanitize-thread ## tests of the native part under both sanitizers (some minutes)
 
-# No suppressions: neither sanitizer has anything to say about CPython or numpy here. Leaks are not looked for, because
-# CPython keeps memory until its end. Reports go to files, for pytest swallows what a test that passes has written; the
+# One suppression, of glibc; neither sanitizer has anything to say about CPython or numpy here. Leaks are not looked for,
+# because CPython keeps memory until its end. Reports go to files, for pytest swallows what a test that passes has written; the
 # sanitizer makes the exit code. Under them an abort may take ten times as long.
 RUNTIME_address := libasan.so
 RUNTIME_thread := libtsan.so
@@ -54,7 +54,7 @@ sanitize-%: $(INSTALLED)
 	    -C build-dir=build/$* -C cmake.define.PCCL_SANITIZE=$* -C cmake.build-type=RelWithDebInfo -C install.strip=false .
 	rm -f build/report-$**
 	LD_PRELOAD=$$($(CXX) -print-file-name=$(RUNTIME_$*)) \
-	    ASAN_OPTIONS=detect_leaks=0:log_path=build/report-address TSAN_OPTIONS=log_path=build/report-thread \
+	    ASAN_OPTIONS=detect_leaks=0:log_path=build/report-address TSAN_OPTIONS=log_path=build/report-thread:suppressions=tests/native/tsan.supp:print_suppressions=0 \
 	    PCCL_TEST_SLOWNESS=10 PCCL_TEST_NATIVE=$$(ls build/sanitize-$*/pccl/_native*.so) \
 	    $(BIN)/python -m pytest tests/native --timeout 600 $(PYTEST_ARGS) || { cat build/report-$**; exit 1; }
 	! cat build/report-$** 2>/dev/null

@@ -67,13 +67,16 @@ class Absentees:
         """A member is gone."""
         self._away.pop(member.peer, None)
 
-    def advance(self, now: float) -> None:
-        """Give up those whom nobody reaches any more, and those who did not come in time."""
-        for member, _, cause in list(self._away.values()):
-            if member.peer in self._away and now >= self._deadline(member.peer):
+    def advance(self, now: float) -> bool:
+        """Give up one whom nobody reaches any more, or who did not come in time; False if there is none. The ring that
+        closes without it may leave others without a link."""
+        for member, _, cause in self._away.values():
+            if now >= self._deadline(member.peer):
                 late = ", and it did not come back" if self._master.wiring.linked(member.peer) else ""
                 self._master.outbox.close(member.connection)
                 self._master.remove(member, f"its connection closed ({cause}){late}", now)
+                return True
+        return False
 
     def next_deadline(self) -> float | None:
         """When `advance` has something to do though nothing happened."""

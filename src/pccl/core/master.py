@@ -280,8 +280,7 @@ class Master:
     def _progress(self, now: float) -> None:
         """Do whatever the last event made possible."""
         self.reunion.advance(now)
-        self.absentees.advance(now)
-        while self._judge(now) or self.admission.advance(now):
+        while self.absentees.advance(now) or self._judge(now) or self.admission.advance(now):
             # Another ring may stand already, over links that were spare before: no report will come to say so.
             self.collectives.touched.update(dict.fromkeys(self.roster.rings))
         if self.pending.complete:
