@@ -54,7 +54,8 @@ sanitize-%: $(INSTALLED)
 	    -C build-dir=build/$* -C cmake.define.PCCL_SANITIZE=$* -C cmake.build-type=RelWithDebInfo -C install.strip=false .
 	rm -f build/report-$**
 	LD_PRELOAD=$$($(CXX) -print-file-name=$(RUNTIME_$*)) \
-	    ASAN_OPTIONS=detect_leaks=0:log_path=build/report-address TSAN_OPTIONS=log_path=build/report-thread:suppressions=tests/native/tsan.supp:print_suppressions=0 \
+	    ASAN_OPTIONS=detect_leaks=0:log_path=build/report-address \
+	    TSAN_OPTIONS=log_path=build/report-thread:suppressions=$(CURDIR)/tests/native/tsan.supp:print_suppressions=0 \
 	    PCCL_TEST_SLOWNESS=10 PCCL_TEST_NATIVE=$$(ls build/sanitize-$*/pccl/_native*.so) \
 	    $(BIN)/python -m pytest tests/native --timeout 600 $(PYTEST_ARGS) || { cat build/report-$**; exit 1; }
 	! cat build/report-$** 2>/dev/null
