@@ -67,6 +67,8 @@ class Known:
         self.links: dict[int, LinkSpec] = {}
         """Links of the last `Wire` sent."""
         self.up: set[int] = set()
+        self.told = False
+        """All that it knew, when it came back."""
         self.away = False
         """Its connection broke."""
         self.returned = False
@@ -152,7 +154,7 @@ class Ledger:
         self.reunited = False
         if isinstance(event, Closed):
             known = self.known.get(event.connection)
-            if known is not None and known.topology is not None:
+            if known is not None and (known.topology is not None or known.told):
                 known.away = True  # It may come back, until the master says otherwise.
             else:
                 self._forget(event.connection)
@@ -189,6 +191,7 @@ class Ledger:
 
     def _recalled(self, known: Known, recall: Recall) -> None:
         """Somebody tells what it did under an earlier master."""
+        known.told = recall.last
         known.ring += tuple(PeerId(peer) for peer in recall.ring)
         known.links |= {link.number: link for link in recall.links}
         known.up |= {link.number for link in recall.links}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import threading
 
@@ -11,7 +12,7 @@ from pccl.core.effects import Received, Send
 from pccl.core.messages import Join, Welcome
 from pccl.net import sockets
 from pccl.net.bounds import Bounds
-from pccl.net.connection import BACKLOG_MAX
+from pccl.net.connection import BACKLOG_MAX, PeerEnd
 from pccl.net.listening import Strangers
 from pccl.net.master_shell import MasterShell
 from pccl.net.thread import LoopEnded, LoopThread
@@ -290,3 +291,31 @@ def test_a_loop_that_ends_answers_whoever_waits():
     with pytest.raises(LoopEnded):
         thread.run(forever())
     thread.post(pytest.fail)
+
+
+class ResetTransport:
+    """Of a connection that was reset, which asyncio has not noticed yet."""
+
+    aborted = False
+
+    def write(self, data):
+        pass
+
+    def is_closing(self):
+        return False
+
+    def write_eof(self):
+        raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
+
+    def abort(self):
+        self.aborted = True
+
+
+def test_a_connection_that_was_reset_can_be_closed():
+    async def close():
+        end, transport = PeerEnd(lambda body: None, lambda cause: None), ResetTransport()
+        end.connection_made(transport)
+        end.close()
+        return transport.aborted
+
+    assert asyncio.run(close())

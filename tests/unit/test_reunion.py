@@ -6,7 +6,18 @@ import pytest
 from msgspec import structs
 
 from pccl.core.absence import Absence
-from pccl.core.effects import Close, DialMaster, FromMaster, MasterClosed, MasterEffect, MasterUp, Received, Send, Tick
+from pccl.core.effects import (
+    Close,
+    Closed,
+    DialMaster,
+    FromMaster,
+    MasterClosed,
+    MasterEffect,
+    MasterUp,
+    Received,
+    Send,
+    Tick,
+)
 from pccl.core.limits import MasterLimits, PeerLimits
 from pccl.core.master import Master
 from pccl.core.messages import (
@@ -84,6 +95,9 @@ class Stage:
     def say(self, connection: int, *messages: object) -> None:
         for message in messages:
             self._note(self.master.handle(Received(connection, message, "10.0.0.9"), self.now))  # type: ignore[arg-type]
+
+    def close(self, connection: int) -> None:
+        self._note(self.master.handle(Closed(connection, "reset"), self.now))
 
     def come_back(self, connection: int, peer: str, *runs: RunReport, **facts: object) -> None:
         ring = facts.pop("ring", RING)
@@ -357,3 +371,42 @@ def test_dials_go_round_and_end() -> None:
     assert places[:6] == [0, 1, 0, 1, 0, 1]
     assert now == 10.0
     assert len(places) < 50, "pauses grow to a second"
+
+
+def tell_with_link(stage: Stage, connection: int, peer: str, other: str, **facts: object) -> None:
+    """Of a run of two that are linked; who was linked first dialled."""
+    link = LinkReport(9, other, dial=peer < other, lanes=1)
+    story = resume(peer, global_size=2, secret=f"of {peer}", **facts)
+    stage.say(connection, story, Recall(ring=("anna", "bert"), links=(link,)), Recall(last=True))
+
+
+def test_who_is_cut_off_after_its_story_is_taken_back_and_hears_of_it_when_it_asks_again() -> None:
+    stage = Stage()
+    tell_with_link(stage, 0, "bert", "anna", story=1)
+    stage.close(0)
+    tell_with_link(stage, 1, "anna", "bert", story=1)
+    assert stage.last(1, Resumed)
+    assert list(stage.master.roster.accepted) == ["anna", "bert"]
+    tell_with_link(stage, 2, "bert", "anna", story=2)
+    taken, topology = stage.last(2, Resumed), stage.last(2, Topology)
+    assert isinstance(taken, Resumed)
+    assert taken.story == 1
+    assert isinstance(topology, Topology)
+    assert topology.ring == ("anna", "bert")
+    assert stage.last(2, Kick) is None
+
+
+def test_who_knows_other_masters_is_not_counted_after_its_connection_ended() -> None:
+    stage = Stage()
+    tell_with_link(stage, 0, "bert", "anna", masters=2)
+    stage.close(0)
+    tell_with_link(stage, 1, "anna", "bert", masters=2)
+    assert stage.last(1, Resumed) is None
+
+
+def test_who_is_cut_off_and_has_no_link_left_is_lost() -> None:
+    stage = Stage()
+    stage.say(0, resume("bert", global_size=2, secret="of bert"), Recall(ring=("anna", "bert")), Recall(last=True))
+    stage.close(0)
+    tell_with_link(stage, 1, "anna", "bert")
+    assert list(stage.master.roster.accepted) == ["anna"]

@@ -29,7 +29,9 @@ class Absentees:
     def begin(self, member: Member, cause: str, now: float) -> None:
         """A connection ended without a goodbye."""
         if member.peer not in self._master.roster.accepted:
-            self._master.remove(member, f"its connection closed ({cause})", now)
+            if not self._master.reunion.keeps(member, cause):
+                self._master.outbox.close(member.connection)
+                self._master.remove(member, f"its connection closed ({cause})", now)
             return
         self._away[member.peer] = member, now, cause
         if self._master.wiring.linked(member.peer):

@@ -32,6 +32,8 @@ class Return:
         self.outcomes: dict[int, bool] = {}
         """By attempt, whether it was committed."""
         self.complete = False
+        self.cut: str | None = None
+        """Why its connection has ended since; None while it stands."""
         self._lent = 0
 
     def hear(self, recall: Recall, limits: MasterLimits) -> None:

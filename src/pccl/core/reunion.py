@@ -122,6 +122,15 @@ class Reunion:
             case _:
                 raise Violation(f"sent {type(message).__name__} before it was taken back")
 
+    def keeps(self, member: Member, cause: str) -> bool:
+        """The connection of one who came back has ended. What it told stands, and it will ask again; but where there
+        are other masters it may go to one of those, and nobody may count it twice."""
+        ret = self._returns.get(member.peer)
+        if ret is None or not ret.complete or ret.resume.masters > 1:
+            return False
+        ret.cut = cause
+        return True
+
     def forget(self, member: Member) -> None:
         """A member is gone."""
         self._returns.pop(member.peer, None)
@@ -148,6 +157,9 @@ class Reunion:
             self._master.expel(ret.member, _why_not(ret, muster), now)
         self._followed = True
         resettle(self._master, muster, now)
+        for told in muster.back.values():
+            if told is not None and told.cut is not None and told.member.peer in self._master.roster.accepted:
+                self._master.absentees.begin(told.member, told.cut, now)
 
     def _give_up(self, now: float) -> None:
         """Everybody who came back is gone again, or tells nothing."""

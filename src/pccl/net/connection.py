@@ -66,7 +66,11 @@ class ControlEnd(asyncio.Protocol):
         self._cause = self._cause or cause
         if self._transport is None or self._transport.is_closing():
             return
-        self._transport.write_eof()
+        try:
+            self._transport.write_eof()
+        except OSError:  # It was reset, and asyncio has not noticed yet: nothing that was sent will leave any more.
+            self._transport.abort()
+            return
         asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
 
     def fail(self, cause: str) -> None:

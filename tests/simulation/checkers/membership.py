@@ -104,7 +104,7 @@ class NobodyWaitsForTheDead(Checker):
 
     def master_handled(self, event: MasterEvent) -> None:
         for known in self.ledger.known.values():
-            if known.away and not self.ledger.linked(known):
+            if known.away and known.topology is not None and not self.ledger.linked(known):
                 raise self.fail(f"{known.peer[:8]} has neither a connection nor links, and is still on the roster")
 
 
