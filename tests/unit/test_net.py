@@ -301,6 +301,9 @@ class ResetTransport:
     def write(self, data):
         pass
 
+    def get_write_buffer_size(self):
+        return 0
+
     def is_closing(self):
         return False
 
