@@ -71,8 +71,7 @@ class Reunion:
             master.outbox.close(connection)
             return
         if other is not None:
-            # Nothing depends on either of them yet, and the older one is most likely a connection that broke.
-            master.expel(other, "another connection came with the same identity", now)
+            self._replace(other, now)
         if self._since is None:
             self._since = now
             master.admission.suspend(now)
@@ -81,6 +80,16 @@ class Reunion:
         member.secret, member.story = resume.secret, resume.story
         master.roster.add_returning(member)
         self._returns[peer] = Return(member, resume)
+
+    def _replace(self, other: Member, now: float) -> None:
+        """It tells its story anew. If its last connection has not ended, that broke for it alone; or there is a copy of
+        its process, and only one of them can be here."""
+        reason, ret = "another connection came with the same identity", self._returns.get(other.peer)
+        if ret is None or ret.cut is None:
+            self._master.expel(other, reason, now)
+            return
+        self._master.outbox.close(other.connection)
+        self._master.remove(other, reason, now)
 
     def _gives_way(self, resume: Resume, now: float) -> bool:
         """The run here began with newcomers, before those of an earlier one, which was no smaller, had noticed that
