@@ -234,8 +234,9 @@ class Ledger:
         self.known[connection] = before
 
     def linked(self, known: Known) -> bool:
-        """Somebody has a link to it that stands."""
-        return any(number in other.up for other in self.known.values() if other is not known for number in known.up)
+        """Somebody on the roster has a link to it that stands."""
+        others = [other for other in self.known.values() if other is not known and (other.topology or other.told)]
+        return any(number in other.up for other in others for number in known.up)
 
     def _sent(self, known: Known, message: ToPeer) -> None:
         match message:

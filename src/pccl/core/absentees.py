@@ -34,7 +34,7 @@ class Absentees:
                 self._master.remove(member, f"its connection closed ({cause})", now)
             return
         self._away[member.peer] = member, now, cause
-        if self._master.wiring.linked(member.peer):
+        if self._witnesses(member.peer):
             self._master.outbox.note(f"{short(member.peer)} is away: its connection closed ({cause}); its links stand")
 
     def take_back(self, resume: Resume, connection: int, now: float) -> bool:
@@ -74,7 +74,7 @@ class Absentees:
         closes without it may leave others without a link."""
         for member, _, cause in self._away.values():
             if now >= self._deadline(member.peer):
-                late = ", and it did not come back" if self._master.wiring.linked(member.peer) else ""
+                late = ", and it did not come back" if self._witnesses(member.peer) else ""
                 self._master.outbox.close(member.connection)
                 self._master.remove(member, f"its connection closed ({cause}){late}", now)
                 return True
@@ -91,8 +91,12 @@ class Absentees:
     def _deadline(self, peer: PeerId) -> float:
         """While somebody who is here has a link to it, it is as good as one who is silent. If all who have one are away
         themselves, most likely a whole site is."""
-        limits, witnesses = self._master.limits, self._master.wiring.linked(peer)
+        limits, witnesses = self._master.limits, self._witnesses(peer)
         since = self._away[peer][1]
         if not witnesses:
             return since
         return since + (limits.silence_s if any(each not in self._away for each in witnesses) else limits.reunion_s)
+
+    def _witnesses(self, peer: PeerId) -> list[PeerId]:
+        """Those on the roster who have a link to it that stands."""
+        return [other for other in self._master.wiring.linked(peer) if other in self._master.roster.accepted]

@@ -70,8 +70,8 @@ class Reunion:
             master.outbox.send_connection(connection, Kick(f"somebody else has the id {peer}"))
             master.outbox.close(connection)
             return
-        if other is not None:
-            self._replace(other, now)
+        if other is not None and self._tells_again(other, connection, now):
+            return
         if self._since is None:
             self._since = now
             master.admission.suspend(now)
@@ -81,15 +81,20 @@ class Reunion:
         master.roster.add_returning(member)
         self._returns[peer] = Return(member, resume)
 
-    def _replace(self, other: Member, now: float) -> None:
-        """It tells its story anew. If its last connection has not ended, that broke for it alone; or there is a copy of
-        its process, and only one of them can be here."""
-        reason, ret = "another connection came with the same identity", self._returns.get(other.peer)
-        if ret is None or ret.cut is None:
-            self._master.expel(other, reason, now)
-            return
-        self._master.outbox.close(other.connection)
-        self._master.remove(other, reason, now)
+    def _tells_again(self, other: Member, connection: int, now: float) -> bool:
+        """Somebody who is here already comes with another connection. True if the story that it has told stands: what
+        happened since it says later. If its last connection has not ended, that broke for it alone; or there is a copy
+        of its process, and only one of them can be here."""
+        master, ret = self._master, self._returns.get(other.peer)
+        if ret is None or not ret.complete:
+            master.expel(other, "another connection came with the same identity", now)
+            return False
+        if ret.cut is None:
+            master.outbox.send_connection(other.connection, Kick("another connection came with the same identity"))
+        master.outbox.close(other.connection)
+        master.roster.rebind(other, connection)
+        ret.cut, other.recalls = None, True
+        return True
 
     def _gives_way(self, resume: Resume, now: float) -> bool:
         """The run here began with newcomers, before those of an earlier one, which was no smaller, had noticed that
@@ -118,6 +123,8 @@ class Reunion:
     def hear(self, member: Member, message: ToMaster, now: float) -> None:
         """Something from somebody who came back and has not been taken back yet."""
         match message:
+            case Recall(last=last) if member.recalls:
+                member.recalls = not last
             case Recall():
                 self._returns[member.peer].hear(message, self._master.limits)
                 self._changes += message.last

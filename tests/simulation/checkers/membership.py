@@ -85,10 +85,15 @@ class NoInnocentLost(Checker):
         if self.theatre.plan.standby and ("more than half" in answer.reason or "no run" in answer.reason):
             return  # Too few of its run are left to go on, where two masters could; or it may begin none where it is.
         lost = answer.kind is FailureKind.MASTER_LOST
-        if lost and (self._no_master_lasted() or (host.identity.visits and self.theatre.master_crashes)):
+        if lost and (self._no_master_lasted() or self._visits_in_vain(host)):
             return
         if answer.kind in (FailureKind.MASTER_LOST, FailureKind.PROTOCOL):
             raise self.fail(f"{host.name} gives up although nothing was done to it: {answer.reason}")
+
+    def _visits_in_vain(self, host: "PeerHost") -> bool:
+        """A visitor has no patience with a master that it cannot reach."""
+        parted = host.identity.peer in self.theatre.havoc.parted
+        return host.identity.visits and (parted or bool(self.theatre.master_crashes))
 
     def _no_master_lasted(self) -> bool:
         """Master after master crashed before it could go on with the run."""
