@@ -410,3 +410,18 @@ def test_who_is_cut_off_and_has_no_link_left_is_lost() -> None:
     stage.close(0)
     tell_with_link(stage, 1, "anna", "bert")
     assert list(stage.master.roster.accepted) == ["anna"]
+
+
+def test_a_story_stands_when_its_teller_comes_again_and_is_not_done_yet() -> None:
+    """The others may have been waited for long enough at this very moment."""
+    stage = Stage()
+    tell_with_link(stage, 0, "bert", "anna", story=1)
+    stage.close(0)
+    stage.say(2, resume("bert", global_size=2, secret="of bert", story=2))
+    tell_with_link(stage, 1, "anna", "bert", story=1)
+    taken = stage.last(2, Resumed)
+    assert isinstance(taken, Resumed)
+    assert taken.story == 1
+    stage.say(2, Recall(ring=("anna", "bert")), Recall(last=True))
+    assert stage.last(2, Kick) is None
+    assert list(stage.master.roster.accepted) == ["anna", "bert"]
