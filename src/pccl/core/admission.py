@@ -224,9 +224,10 @@ class Admission:
         candidate that is slow all the time is not excused all the time: everybody waits for it."""
         patient = now - link.wanted_at <= self._limits.silence_s
         ends = [end for peer in link.ends if (end := self._roster.member(peer)) is not None]
-        heard = [end for end in ends if patient or end.peer in self._roster.accepted]
+        answered = all(end.answered_at >= link.failed_at for end in ends)
+        excused = [end for end in ends if patient or end.peer in self._roster.accepted]
         recent = now - link.failed_at <= self._limits.link_timeout_s
-        return recent and all(end.answered_at >= link.failed_at and end.slow_at < link.failed_since for end in heard)
+        return recent and answered and all(end.slow_at < link.failed_since for end in excused)
 
     def _judge_pair(self, link: Link, now: float) -> Expulsion | bool:
         """Build a ring around the pair; where there is none, be patient for as long as with a silent peer."""
