@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.harness import ROOT
 
-KILLS = 30
+KILLS = 15
 
 
 def start(*arguments):
