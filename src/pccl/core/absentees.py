@@ -53,17 +53,21 @@ class Absentees:
             master.outbox.close(member.connection)
             master.remove(member, "it came back, and lacks more of what it was told than is kept", now)
             return False
-        before, away = member.connection, self._away.pop(member.peer, None)
-        master.roster.rebind(member, connection)
-        member.pings.clear()
-        member.recalls = True
         master.outbox.repeat(connection, (first, *lacking))
-        if away is None:
-            # A connection that broke for it alone; or there is a copy of its process, and only one of them can be here.
-            master.outbox.send_connection(before, Kick("another connection came with this identity and its secret"))
-            master.outbox.close(before)
+        self.move(member, connection, self._away.pop(member.peer, None) is not None)
         master.outbox.note(f"{short(member.peer)} is back, and lacked {len(lacking)} messages")
         return True
+
+    def move(self, member: Member, connection: int, ended: bool) -> None:
+        """A member goes on with another connection, on which it first tells what we know already. If its last one has
+        not ended, that broke for it alone; or there is a copy of its process, and only one of them can be here."""
+        outbox, before = self._master.outbox, member.connection
+        self._master.roster.rebind(member, connection)
+        member.pings.clear()
+        member.recalls = True
+        if not ended:
+            outbox.send_connection(before, Kick("another connection came with this identity and its secret"))
+        outbox.close(before)
 
     def forget(self, member: Member) -> None:
         """A member is gone."""

@@ -83,17 +83,13 @@ class Reunion:
 
     def _tells_again(self, other: Member, connection: int, now: float) -> bool:
         """Somebody who is here already comes with another connection. True if the story that it has told stands: what
-        happened since it says later. If its last connection has not ended, that broke for it alone; or there is a copy
-        of its process, and only one of them can be here."""
+        happened since it says later."""
         master, ret = self._master, self._returns.get(other.peer)
         if ret is None or not ret.complete:
             master.expel(other, "another connection came with the same identity", now)
             return False
-        if ret.cut is None:
-            master.outbox.send_connection(other.connection, Kick("another connection came with the same identity"))
-        master.outbox.close(other.connection)
-        master.roster.rebind(other, connection)
-        ret.cut, other.recalls = None, True
+        master.absentees.move(other, connection, ret.cut is not None)
+        ret.cut = None
         return True
 
     def _gives_way(self, resume: Resume, now: float) -> bool:
