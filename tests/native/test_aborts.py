@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from pccl.dataplane.transfer import goodbye
 from pccl.types import DataType, ReduceOp
 from tests.native import oracle
 from tests.native.rings import Rig, Work, copies
@@ -147,6 +148,21 @@ def test_abort_while_nothing_moves(kind, size):
     run.restore()
     assert run.cause == "aborted"
     assert np.all(array == 1)
+    rig.close()
+
+
+@pytest.mark.parametrize("kind", ["native", "reference"])
+def test_the_goodbye_of_a_transfer_that_nobody_heard_is_dropped(kind):
+    """See `pccl.dataplane.transfer.goodbye`."""
+    rig = Rig(2, 2)
+    work = Work(DataType.FLOAT, ReduceOp.SUM, 1_000, 64)
+    arrays = [np.ones(work.count, np.float32) for _ in range(2)]
+    rig.attempt = 1
+    for near, _ in rig.links[0]:
+        near.send(goodbye(rig.attempt))
+    runs = rig.start((kind,) * 2, work, arrays, arrays)
+    assert all(run.wait() and (run.cause, run.broken) == ("", ([], [])) for run in runs)
+    assert all(np.all(array == 2) for array in arrays)
     rig.close()
 
 

@@ -38,6 +38,8 @@ class LaneEnd:
         """The run that this end is lent to."""
         self.transfer: Transfer | None = None
         """The transfer that it is lent to."""
+        self.unheard: set[int] = set()
+        """Attempts of pullers whose goodbye lies on it, since nobody served here when it came."""
 
     def close(self, cause: str) -> None:
         """Close it from here."""

@@ -70,6 +70,11 @@ class Transfer:
         self.open.discard(key)
         self.look()
 
+    def hear_early(self) -> None:
+        """Some pullers were done before we began."""
+        self.open -= {end.key for end in self.ends() if self.effect.attempt in end.unheard}
+        self.host.theatre.scheduler.after(0.01, self.look)
+
     def end(self, cause: str) -> None:
         """It is over; only the first end counts."""
         if self.ended or self.host.gone:
@@ -89,13 +94,9 @@ class Transfer:
         theatre = self.host.theatre
         for end in self.ends():
             holder = theatre.peers.get(end.other)
-            serving = None if holder is None else holder.transfers.get(self.effect.attempt)
-            if serving is not None and holder is not None and end.key in self.open:
+            if holder is not None and end.key in self.open - self.broken:
                 delay_s = theatre.network.delay(self.host.distance_s + holder.distance_s)
-                theatre.scheduler.after(delay_s, holder.post, serving.hear_goodbye, end.key)
-            elif end.key in self.open:
-                # It has not begun: what we said waits for it, but nobody remembers that here.
-                self.broken.add(end.key)
+                theatre.scheduler.after(delay_s, holder.post, _hear_goodbye, holder, end.key, self.effect.attempt)
 
     def _let_go(self, cause: str) -> None:
         for end in self.ends():
@@ -109,6 +110,14 @@ class Transfer:
         del self.host.transfers[self.effect.attempt]
         broken = tuple(sorted(self.broken))
         self.host.handle(TransferEnded(self.effect.attempt, cause, broken))
+
+
+def _hear_goodbye(holder: "PeerHost", key: LaneKey, attempt: int) -> None:
+    if attempt in holder.transfers:
+        holder.transfers[attempt].hear_goodbye(key)
+    elif key in holder.lanes:
+        # It has not been told to begin, and never will be if the master is lost now. The next one has another number.
+        holder.lanes[key].unheard.add(attempt)
 
 
 def start(host: "PeerHost", effect: StartTransfer) -> None:
@@ -126,12 +135,16 @@ def start(host: "PeerHost", effect: StartTransfer) -> None:
         # A lane that passes nothing is found out by whoever waits for bytes on it. Who serves waits for no bytes,
         # except for those of a visitor.
         scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.end, "no progress")
-    elif effect.visit:
+        return
+    transfer.hear_early()
+    if effect.visit:
         scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.give_up)
 
 
 def abort(host: "PeerHost", effect: AbortTransfer) -> None:
-    """A peer wants its transfer to stop."""
+    """A peer wants its transfer to stop. Lanes on which something is owed are of no more use: to a puller all, or, if
+    it has not got beyond the manifest, those of the first holder."""
     transfer = host.transfers[effect.attempt]
-    transfer.broken |= transfer.open
+    early = transfer.effect.pull and effect.attempt % 2 == 1
+    transfer.broken |= set(transfer.effect.lanes[0]) if early else transfer.open
     host.theatre.scheduler.after(0.05, transfer.end, "aborted")

@@ -7,9 +7,10 @@ import threading
 
 import numpy as np
 
-MANIFEST, CHUNK, BYE = 1, 2, 3
+MANIFEST, CHUNK = 1, 2
 CHUNK_BYTES = 4 << 20
 HEADER = struct.Struct("<8sIIII")
+SEGMENT_BYTES = 40
 
 
 def header(kind, entry=0, number=0, length=0):
@@ -45,10 +46,11 @@ class Puppet:
         if len(data) < HEADER.size:
             return False
         magic, kind, entry, number, length = HEADER.unpack(data)
-        assert magic == b"PCCLSTAT"
-        if kind == BYE:
-            self.said_bye = True
+        if magic == b"PCCL BYE":
+            rest = self.lane.recv(SEGMENT_BYTES + 1 - HEADER.size, socket.MSG_WAITALL)
+            self.said_bye = len(rest) == SEGMENT_BYTES + 1 - HEADER.size
             return False
+        assert magic == b"PCCLSTAT"
         if kind == MANIFEST:
             payload = self._manifest.encoded
             answer = header(MANIFEST, 0, 0, len(payload)) + payload

@@ -88,17 +88,19 @@ class Rig:
         self.far = [[far for _, far in holder] for holder in pairs]
         self._lanes = [lane for side in (self.near, self.far) for holder in side for lane in holder]
         self.transfers = []
+        self.attempt = 1
 
     def serve(self, holder, own, stall_s=STALL_S, rate_bytes_s=0):
         end = End()
-        serving = Serving(own, self.far[holder], end, stall_s, Rate(rate_bytes_s) if rate_bytes_s else None)
+        rate = Rate(rate_bytes_s) if rate_bytes_s else None
+        serving = Serving(self.attempt, own, self.far[holder], end, stall_s, rate)
         self.transfers.append(serving)
         serving.start()
         return serving, end
 
     def pull(self, own, wanted, stall_s=STALL_S):
         end = End()
-        pulling = Pulling(own, wanted, self.near, end, stall_s)
+        pulling = Pulling(self.attempt, own, wanted, self.near, end, stall_s)
         self.transfers.append(pulling)
         pulling.start()
         return pulling, end

@@ -13,7 +13,7 @@ from pccl.dataplane import agenda
 from pccl.dataplane.digests import CHUNK_BYTES
 from pccl.dataplane.pulling import Pulling
 from pccl.dataplane.segments import Header as Segment
-from pccl.dataplane.transfer import HEADER_BYTES
+from pccl.dataplane.transfer import HEADER_BYTES, goodbye
 from tests.state.puppet import CHUNK, HEADER, MANIFEST, Puppet, header
 from tests.state.rig import STALL_S, End, Rig, blank, copied, equal, goal, holding, random_content
 from tests.state.test_transfer import total
@@ -238,7 +238,7 @@ def test_an_abort_before_the_start(rig):
     mine, held, made = [blank(content) for content in state], holding(state), rig(2, 1)
     sides = [made.serve(holder, held)[1] for holder in range(2)]
     end = End()
-    pulling = Pulling(holding(mine), goal(held), made.near, end, STALL_S)
+    pulling = Pulling(made.attempt, holding(mine), goal(held), made.near, end, STALL_S)
     pulling.abort()
     pulling.start()
     report = end.wait()
@@ -275,18 +275,23 @@ SMALL = [random_content("a", 300, 1), random_content("b", 7, 2)]
 HELD = holding(SMALL)
 numbers = st.integers(0, 3) | st.integers(0, 2**32 - 1)
 messages = st.builds(header, st.integers(0, 4), numbers, numbers, st.sampled_from([0, 7, 300, 2**32 - 1]))
-nonsense = st.lists(messages | st.binary(max_size=60), max_size=6).map(b"".join)
+STALE, BYE = goodbye(0), goodbye(1)
+goodbyes = st.sampled_from([STALE, BYE])
+nonsense = st.lists(messages | goodbyes | st.binary(max_size=60), max_size=6).map(b"".join)
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def answers(requests):
     """What an honest holder says to these bytes, and whether they end with a goodbye."""
     said = b""
-    for start in range(0, len(requests) - HEADER.size + 1, HEADER.size):
-        request = requests[start : start + HEADER.size]
-        magic, kind, entry, number, length = HEADER.unpack(request)
-        if magic == b"PCCLSTAT" and kind == 3:
+    while len(requests) >= HEADER.size:
+        if requests.startswith(BYE):
             return said, True
+        if requests.startswith(STALE):
+            requests = requests[len(STALE) :]
+            continue
+        request, requests = requests[: HEADER.size], requests[HEADER.size :]
+        magic, kind, entry, number, length = HEADER.unpack(request)
         if magic == b"PCCLSTAT" and kind == MANIFEST:
             said += header(MANIFEST, 0, 0, len(HELD.manifest.encoded)) + HELD.manifest.encoded
         elif magic == b"PCCLSTAT" and kind == CHUNK and (entry, number, length) in ((0, 0, 300), (1, 0, 7)):

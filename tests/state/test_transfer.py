@@ -59,6 +59,17 @@ def test_lanes_are_used_again_for_the_next_pull(rig):
         assert equal(state, mine)
 
 
+def test_a_goodbye_that_nobody_heard_is_not_that_of_the_next_pull(rig):
+    """A master was lost after the requester had heard of the transfer, and before the holders had."""
+    state, made = [random_content("x", 3 * CHUNK_BYTES, 1)], rig(2, 2)
+    mine = [blank(content) for content in state]
+    _, end = made.pull(holding(copied(state)), goal(holding(state)))
+    assert (end.wait().cause, end.wait().broken) == ("", ())
+    made.attempt += 1
+    pulled(made, state, mine)
+    assert equal(state, mine)
+
+
 def test_every_holder_has_a_share(rig):
     state = [random_content("x", 24 * CHUNK_BYTES, 1)]
     mine = [blank(content) for content in state]

@@ -7,7 +7,7 @@ from pccl.dataplane import serving
 from pccl.dataplane.segments import Header as Segment
 from pccl.dataplane.serving import PORTION_BYTES, REQUEST_BYTES, Rate
 from pccl.dataplane.transfer import Lane, LaneBroke
-from tests.state.puppet import CHUNK, Puppet, header
+from tests.state.puppet import CHUNK, MANIFEST, Puppet, header
 from tests.state.rig import blank, copied, equal, goal, holding, random_content
 
 RATE_BYTES_S = 1_000_000
@@ -49,10 +49,10 @@ class Trickle:
 
 @pytest.mark.parametrize(("stall_s", "comes"), [(0.2, False), (2.0, True), (0.0, True)])
 def test_a_header_comes_whole_within_the_limit(monkeypatch, stall_s, comes):
-    lane = Lane(0, Trickle(header(3)), stall_s)
+    lane = Lane(1, 0, Trickle(header(MANIFEST)), stall_s)
     monkeypatch.setattr(lane, "_ready", lambda event: False)
     if comes:
-        assert lane.receive_header(lambda: False).kind == 3
+        assert lane.receive_header(lambda: False).kind == MANIFEST
     else:
         with pytest.raises(LaneBroke, match=r"no byte moved for 0\.2 s"):
             lane.receive_header(lambda: False)

@@ -36,6 +36,7 @@ class Pulling(Transfer):
 
     def __init__(
         self,
+        attempt: int,
         own: Holding,
         goal: Goal,
         holders: Sequence[Sequence[socket.socket]],
@@ -46,7 +47,7 @@ class Pulling(Transfer):
         answer and brings no byte for this long is broken."""
         owners = [holder for holder, lanes in enumerate(holders) for _ in lanes]
         connections = itertools.chain.from_iterable(holders)
-        lanes = [Lane(place, connection, stall_s) for place, connection in enumerate(connections)]
+        lanes = [Lane(attempt, place, connection, stall_s) for place, connection in enumerate(connections)]
         super().__init__("pull", lanes, ended)
         self._own = own
         self._agenda = Agenda(own.manifest, goal, owners)
@@ -96,7 +97,10 @@ class Pulling(Transfer):
         return Stopped()
 
     def _receive_header(self, lane: Lane) -> Header:
-        return lane.receive_header(lambda: self._stopped(lane))
+        header = lane.receive_header(lambda: self._stopped(lane))
+        if header is None:
+            raise LaneBroke("the holder said goodbye, which is ours to say")
+        return header
 
     # ── manifest ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

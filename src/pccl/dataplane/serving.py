@@ -65,6 +65,7 @@ class Serving(Transfer):
 
     def __init__(
         self,
+        attempt: int,
         own: Holding,
         lanes: Sequence[socket.socket],
         ended: Ended,
@@ -73,7 +74,7 @@ class Serving(Transfer):
     ) -> None:
         """`stall_s`: a lane that takes no byte for this long is broken. With a `rate`, for requesters that nobody waits
         for, so is one that asks for nothing for as long."""
-        super().__init__("serve", [Lane(place, lane, stall_s) for place, lane in enumerate(lanes)], ended)
+        super().__init__("serve", [Lane(attempt, place, lane, stall_s) for place, lane in enumerate(lanes)], ended)
         self._own = own
         self._rate = rate
         self._requests = itertools.count(1)
@@ -84,9 +85,9 @@ class Serving(Transfer):
         while True:
             if self._rate is None:
                 lane.await_bytes(self._abort.is_set)  # who waits for other holders asks us for nothing, and lives
-            # A visitor's lanes are new: no collective has used them, and there is no end to what it might say one has.
+            # A visitor's lanes are new: no attempt has used them, and there is no end to what it might say one has.
             header = lane.receive_header(self._abort.is_set, unused=self._rate is not None)
-            if header.kind is Kind.BYE:
+            if header is None:
                 lane.clean = True
                 return
             if self._rate is not None and next(self._requests) > self._requests_max:

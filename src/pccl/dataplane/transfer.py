@@ -31,6 +31,7 @@ GOODBYE_S = 0.05
 
 _MAGIC = b"PCCLSTAT"
 """Eight bytes where a segment has its tag: nobody's tag is this number."""
+_GOODBYE_TAG = int.from_bytes(b"PCCL BYE", "little")
 _LAYOUT = struct.Struct("<8sIIII")
 HEADER_BYTES = _LAYOUT.size
 
@@ -42,7 +43,6 @@ class Kind(IntEnum):
 
     MANIFEST = 1
     CHUNK = 2
-    BYE = 3
 
 
 class Header(NamedTuple):
@@ -64,6 +64,13 @@ class Header(NamedTuple):
         if magic != _MAGIC or kind not in list(Kind):
             raise LaneBroke("what came is no message of a state transfer")
         return cls(Kind(kind), Chunk(entry, number), length)
+
+
+def goodbye(attempt: int) -> bytes:
+    """The last word of a requester. In the form of a segment, since a holder may never hear it: if the master is lost
+    before the holder was told to begin, it lies in front of whatever uses the lane next, a transfer or a collective.
+    Either drops segments of earlier attempts; a goodbye without a number was taken for that of the next transfer."""
+    return Segment(_GOODBYE_TAG, attempt, 0, 0, length=1, seal=0, check=0).sealed().pack() + bytes(1)
 
 
 class LaneBroke(Exception):
@@ -93,7 +100,8 @@ class Report(Struct, frozen=True):
 class Lane:
     """One lent connection: whole messages, in portions as they come. Used by one thread at a time."""
 
-    def __init__(self, place: int, connection: socket.socket, stall_s: float) -> None:
+    def __init__(self, attempt: int, place: int, connection: socket.socket, stall_s: float) -> None:
+        self.attempt = attempt
         self.place = place
         self.connection = connection
         self.stall_s = stall_s
@@ -123,21 +131,22 @@ class Lane:
             got, idle_s = got + portion, idle_s if whole else 0.0
             self.moved_bytes += portion * counts
 
-    def receive_header(self, stopped: Callable[[], bool], *, unused: bool = False) -> Header:
-        """The next message's. Segments of a collective that was aborted before may still lie in front of it: they are
-        read and dropped, unless no collective ever used this lane. Raises like `receive`."""
+    def receive_header(self, stopped: Callable[[], bool], *, unused: bool = False) -> Header | None:
+        """The next message's; None if it is the goodbye. Segments of earlier attempts may still lie in front of it:
+        they are read and dropped, unless nobody ever used this lane. Raises like `receive`."""
         data = memoryview(bytearray(SEGMENT_HEADER_BYTES))
         while True:
             self.receive(data[:HEADER_BYTES], stopped, whole=True)
             if bytes(data[: len(_MAGIC)]) == _MAGIC:
                 return Header.unpack(data[:HEADER_BYTES])
-            if unused:
+            self.receive(data[HEADER_BYTES:], stopped, whole=True)
+            segment = Segment.unpack(bytes(data))
+            ours = (segment.tag, segment.attempt) == (_GOODBYE_TAG, self.attempt)
+            if segment.seal != seal(segment) or segment.length > SEGMENT_BYTES_MAX or (unused and not ours):
                 raise LaneBroke("what came is no message of a state transfer")
-            self.receive(data[HEADER_BYTES:], stopped)
-            stale = Segment.unpack(bytes(data))
-            if stale.seal != seal(stale) or stale.length > SEGMENT_BYTES_MAX:
-                raise LaneBroke("what came is no message of a state transfer")
-            self.receive(memoryview(bytearray(stale.length)), stopped)
+            self.receive(memoryview(bytearray(segment.length)), stopped)
+            if ours:
+                return None
 
     def send(self, data: Bytes, stopped: Callable[[], bool], *, counts: bool = False) -> None:
         """Hand all of it to the kernel. Raises like `receive`."""
@@ -170,7 +179,7 @@ class Lane:
         """Nothing is owed to us: leave the lane as it was."""
         until = time.monotonic() + GOODBYE_S
         try:
-            self.send(Header(Kind.BYE).pack(), lambda: time.monotonic() > until)
+            self.send(goodbye(self.attempt), lambda: time.monotonic() > until)
             self.clean = True
         except (LaneBroke, Stopped):
             self.clean = False

@@ -131,9 +131,10 @@ class Transfers:
 
         if effect.pull:
             goal = Goal(effect.layout, effect.content, effect.newcomer, effect.visit)
-            return Pulling(holding, goal, holders, ended, self._stall_s)
+            return Pulling(effect.attempt, holding, goal, holders, ended, self._stall_s)
         rate = self._rate if effect.visit else None
-        return Serving(holding, [lane for lanes in holders for lane in lanes], ended, self._stall_s, rate)
+        lanes = [lane for lanes in holders for lane in lanes]
+        return Serving(effect.attempt, holding, lanes, ended, self._stall_s, rate)
 
     def _ended(self, attempt: int, report: Report) -> None:
         running = self._running.pop(attempt)
