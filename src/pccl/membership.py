@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import structs
 
-from pccl.config import PeerConfig
+from pccl.config import Address, PeerConfig
 from pccl.core.effects import (
     Answer,
     Collective,
@@ -121,24 +121,30 @@ class Membership:
             port = shell.listen(listen.host, listen.port)
         except OSError as error:
             raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {in_words(error)}") from error
+        foreign: dict[Address, NotOurMaster] = {}
         for attempt in range(1, n_attempts + 1):
             for place, master in enumerate(masters):
+                if master in foreign:
+                    continue
                 # Somebody else in each attempt: the master may have heard of the last one and not yet of its end.
                 self.core = Peer(self._identity(port, visits), self._limits)
                 try:
                     await shell.join(self.core, place, ATTEMPT_TIMEOUT_S)
                     return shell
                 except NotOurMaster as error:
-                    raise ProtocolError(f"connect: no master of ours at {master}: {error}") from error
+                    # Another one may be ours: the port of one that died can be anybody's by now.
+                    foreign[master], cause = error, str(error)
+                    if len(foreign) == len(set(masters)):
+                        raise ProtocolError(f"connect: {_strangers(foreign)}") from error
                 except OSError as error:
                     cause = in_words(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
                 log.info("attempt %d of %d to reach the master at %s: %s", attempt, n_attempts, master, cause)
             if attempt < n_attempts:
                 await asyncio.sleep(ATTEMPT_PAUSE_S)
-        where = " or ".join(map(str, masters))
+        where = " or ".join(str(master) for master in masters if master not in foreign)
         raise MasterLost(
             f"connect: no master at {where} after {n_attempts} attempts, the last one: {cause}. "
-            "Start it with `pccl master`, or check the address"
+            f"Start it with `pccl master`, or check the address{'; ' if foreign else ''}{_strangers(foreign)}"
         )
 
     def _identity(self, port: int, visits: bool) -> PeerIdentity:
@@ -278,6 +284,11 @@ class Membership:
 def _tell(reason: str) -> None:
     if reason:
         log.warning("%s", reason)
+
+
+def _strangers(foreign: dict[Address, NotOurMaster]) -> str:
+    """Who listens where a master of ours should."""
+    return "; ".join(f"no master of ours at {master}: {error}" for master, error in foreign.items())
 
 
 async def _sync(

@@ -181,6 +181,22 @@ def test_a_master_that_is_none_of_ours(answer, words):
     assert all(word in str(raised.value) for word in words)
 
 
+def test_where_one_of_several_masters_is_none_of_ours_the_next_is_asked(master, start_peers):
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.socket() as silent:
+        stranger = f"127.0.0.1:{listener.getsockname()[1]}"
+        threads = [answer_once(listener, b"HTTP/1.1 400 Bad Request\r\n\r\n") for _ in range(2)]
+        peers = join([], start_peers(1, master.address))  # No run begins at a standby.
+        join(peers, start_peers(1, f"{stranger},{master.address}"))
+        silent.bind(("127.0.0.1", 0))
+        refuses = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(MasterLost) as raised:
+            Communicator(f"{stranger},{refuses}").connect(n_attempts=2)
+        for thread in threads:
+            thread.join(5.0)
+    assert f"no master of ours at {stranger}" in str(raised.value)
+    assert f"no master at {refuses} after 2 attempts" in str(raised.value)
+
+
 def test_a_peer_is_no_master(master, start_peers):
     (peer,) = start_peers(1, master.address)
     port = peer.do("connect")["port"]

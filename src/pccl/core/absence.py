@@ -4,7 +4,7 @@ Owns the rounds of dials and their pauses, and the messages that nobody is there
 heard. Does not know what is said once a master answers.
 """
 
-from pccl.core.effects import DialMaster, PeerEffect, SendMaster
+from pccl.core.effects import CloseMaster, DialMaster, Note, PeerEffect, SendMaster
 from pccl.core.limits import LATE_S, PeerLimits
 from pccl.core.messages import Join, LinkUp, Ping, Pong, Recall, Resume, ToMaster
 from pccl.core.session import Session
@@ -64,6 +64,12 @@ class Absence:
         self._place = (self._place + 1) % self.masters
         self._rounds += self._place == 0
         self._dial_at = now if self._place else now + self._pause()
+
+    def turned_away(self, reason: str) -> list[PeerEffect]:
+        """A master has no run for us. Where several start together everybody hears that in the first round; in the
+        second it is worth a word, since the caller may wait for as long as we dial."""
+        self.words = reason
+        return [CloseMaster(), *([Note(f"{reason}; {self.explain()}")] if self._rounds == 1 else [])]
 
     def connected(self, place: int) -> None:
         """A master answers; whether it takes us in is another question."""

@@ -53,6 +53,8 @@ from pccl.core.waits import Waits
 from pccl.core.wiring import Link, Wiring
 from pccl.types import PeerId, short
 
+_NO_RUN = "this master has no run, and one begins only at the first address: start the master there, or name this first"
+
 
 class Master:
     """Decides who is in and which collective runs. It never sees a tensor."""
@@ -136,7 +138,7 @@ class Master:
             self.outbox.close(event.connection)
             return
         if not (join.begin or self.roster.accepted or self.reunion.gathering):
-            self.outbox.send_connection(event.connection, Elsewhere("this master has no run"))
+            self.outbox.send_connection(event.connection, Elsewhere(_NO_RUN))
             self.outbox.close(event.connection)
             return
         self._replace(join, now)

@@ -374,8 +374,7 @@ class Peer:
             case Rejoined(heard=heard):
                 self._rejoin(heard)
             case Elsewhere(reason=reason):
-                self._effects.append(CloseMaster())
-                self._absence.words = reason
+                self._effects += self._absence.turned_away(reason)
                 self._miss_master(reason, now)
             case Wire(links=links):
                 self._lanes.wire(links)
