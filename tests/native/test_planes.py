@@ -1,7 +1,11 @@
 """Both data planes behind the face that the shell uses: buffers by tag, an end for every start, aborts, closing."""
 
 import asyncio
+import os
+import resource
 import threading
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -129,4 +133,50 @@ def test_close_stops_what_runs_and_settling_waits_for_its_end(kind):
     asyncio.run(play()).offers.settle(TAG, False)
     assert np.all(array == 1)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("pccl run")]
+    rig.close()
+
+
+@contextmanager
+def nothing_left(kind):
+    """A machine on which no run can begin: one that has no descriptors left, or no threads."""
+    if kind is ReferencePlane:
+        with patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            yield
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with open(os.devnull) as lowest:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest.fileno(), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@every_plane
+def test_a_run_that_cannot_begin_has_failed_like_any_other(kind):
+    """The peer is not to blame and must not end for it: it says so, the others are told, and all try again."""
+    work = Work(DataType.FLOAT, ReduceOp.SUM, 100, 8)
+    rig = Rig(2, 1)
+    arrays = [np.ones(work.count, np.float32) for _ in range(2)]
+
+    async def play():
+        made = shells((kind, kind), rig, work, arrays)
+        with nothing_left(kind):
+            made[0].start()
+        event = await made[0].end()
+        made[0].plane.abort(TAG, rig.attempt)  # too late, and harmless
+        made[0].plane.offers.settle(TAG, False)
+        rig.attempt += 1
+        for shell in made:
+            shell.start()
+        assert [(await shell.end()).cause for shell in made] == ["", ""]
+        for shell in made:
+            shell.plane.offers.settle(TAG, True)
+            shell.plane.close()
+        return event
+
+    event = asyncio.run(play())
+    assert event.cause
+    assert not event.broken, "no byte has moved"
+    assert all(np.all(array == 2) for array in arrays)
     rig.close()

@@ -105,7 +105,11 @@ class NativePlane:
             return
         lanes = [lane.fileno() for lane in to_next], [lane.fileno() for lane in from_prev]
         memory, feedback = (buffers.send.address, buffers.output.address), _feedback(buffers)
-        native = _native.start(plan(run, self.stall_s), *memory, *lanes, self._open_notifier(), *feedback)
+        try:
+            native = _native.start(plan(run, self.stall_s), *memory, *lanes, self._open_notifier(), *feedback)
+        except (RuntimeError, MemoryError) as error:  # no descriptor, thread or memory left; there may be some again
+            ended(RunEnded(run.tag, run.attempt, f"it cannot begin: {error}"))
+            return
         this = self._running[run.attempt] = NativeRun(run, native, ended, (*to_next, *from_prev))
         self.offers.began(run.tag, this)
 

@@ -116,8 +116,12 @@ class ReferencePlane:
             ended(event)
 
         this = self._running[run.attempt] = ReferenceRun(run, ring, self.stall_s, gone)
+        try:
+            this.start()
+        except RuntimeError as error:  # the machine has no more threads
+            gone(RunEnded(run.tag, run.attempt, f"it cannot begin: {error}"))
+            return
         self.offers.began(run.tag, this)
-        this.start()
 
     def abort(self, tag: int, attempt: int) -> None:
         """Stop a run; see `DataPlane`."""
