@@ -1,9 +1,11 @@
 """Transfers in which holders die, stall or lie, aborts at any moment, and bytes that mean nothing."""
 
+import contextlib
 import itertools
 import random
 import threading
 import time
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -80,6 +82,26 @@ def test_a_lane_that_closes_does_not_take_its_holder_with_it(rig):
     assert (report.cause, report.broken, report.dropped) == ("", (0,), ())
     assert equal(state, mine)
     assert puppets[1].served == total(state)
+
+
+def test_a_lane_for_which_a_holder_has_no_thread_is_not_waited_for(rig):
+    """It would end in a stall only, since a holder gives its lanes back when the requester needs none of them."""
+    state = large()
+    mine, held, made = [blank(content) for content in state], holding(state), rig(1, 2)
+    start = threading.Thread.start
+
+    def exhausted(thread):
+        if thread.name == "pccl serve 1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with patch.object(threading.Thread, "start", exhausted):
+        _, served = made.serve(0, held)
+        _, end = made.pull(holding(mine), goal(held))
+        report = end.wait(STALL_S / 2)
+    assert (report.cause, report.broken) == ("", (1,))
+    assert equal(state, mine)
+    assert served.wait().broken == (1,)
 
 
 def silent_after(answers):
@@ -314,7 +336,8 @@ def test_a_holder_answers_what_makes_sense_and_nothing_else(requests):
         report = end.wait()
         said, clean = answers(requests)
         assert report.broken == (() if clean else (0,))
-        made.far[0][0].shutdown(1)
+        with contextlib.suppress(OSError):  # A holder hangs up by itself, unless it heard a goodbye.
+            made.far[0][0].shutdown(1)
         assert b"".join(iter(lambda: near.recv(1 << 16), b"")) == said
     finally:
         made.close()

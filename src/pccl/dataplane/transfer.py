@@ -12,6 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -184,6 +185,12 @@ class Lane:
         except (LaneBroke, Stopped):
             self.clean = False
 
+    def hang_up(self) -> None:
+        """It broke on this side. The other one finds that out now, not when all lanes are given back: until then it may
+        wait for an answer on this one."""
+        with suppress(OSError):  # Broken on the other side, too.
+            self.connection.shutdown(socket.SHUT_RDWR)
+
     def _wait(self, event: int, idle_s: float) -> float:
         """How long nothing has moved now. What counts is time spent looking, not what the clock says: nobody stalls
         because this thread was late."""
@@ -259,7 +266,7 @@ class Transfer(ABC):
         try:
             thread.start()
         except RuntimeError as error:  # the machine has no more threads
-            self._gone(lane, str(error))
+            self._drop(lane, str(error))
             return False
         return True
 
@@ -269,6 +276,10 @@ class Transfer(ABC):
         except Stopped:
             pass  # who stopped it knows why
         except LaneBroke as broke:
-            self._gone(lane, str(broke))
+            self._drop(lane, str(broke))
         except Exception as error:  # such as no memory; whoever waits for the end must hear of it
-            self._gone(lane, f"{type(error).__name__}: {error}")
+            self._drop(lane, f"{type(error).__name__}: {error}")
+
+    def _drop(self, lane: Lane, why: str) -> None:
+        lane.hang_up()
+        self._gone(lane, why)
