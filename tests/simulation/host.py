@@ -35,7 +35,7 @@ class Host:
         self.slowness_s = 0.0
         """Time that each event takes; 0 for a healthy process."""
         self.dies_after: int | None = None
-        """Crash after so many more effects: between any two of them."""
+        """Crash after so many more effects: between any two of them, or any two receivers of one message."""
         self._core = core
         self._inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._working = False
@@ -94,14 +94,22 @@ class Host:
         effects = self._core.handle(event, self.scheduler.now)
         self.before(event, effects)
         for effect in effects:
-            if self.dies_after is not None:
-                if self.dies_after <= 0:
-                    self.crash()
-                    return
-                self.dies_after -= 1
+            if not self.lives_on():
+                return
             self.perform(effect)
+            if self.gone:
+                return
         self.after(event)
         self._arm()
+
+    def lives_on(self) -> bool:
+        """Whether it gets to do one more thing."""
+        if self.dies_after is not None:
+            if self.dies_after <= 0:
+                self.crash()
+                return False
+            self.dies_after -= 1
+        return True
 
     def before(self, event: Any, effects: list[Any]) -> None:
         """An event was handled; its effects are about to be carried out."""

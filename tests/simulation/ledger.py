@@ -67,6 +67,8 @@ class Known:
         self.links: dict[int, LinkSpec] = {}
         """Links of the last `Wire` sent."""
         self.up: set[int] = set()
+        self.tells = isinstance(join, Resume)
+        """It came back, and has not told all that it knew."""
         self.told = False
         """All that it knew, when it came back."""
         self.away = False
@@ -191,7 +193,7 @@ class Ledger:
 
     def _recalled(self, known: Known, recall: Recall) -> None:
         """Somebody tells what it did under an earlier master."""
-        known.told = recall.last
+        known.told, known.tells = recall.last, not recall.last
         known.ring += tuple(PeerId(peer) for peer in recall.ring)
         known.links |= {link.number: link for link in recall.links}
         known.up |= {link.number for link in recall.links}

@@ -5,7 +5,9 @@ Owns what the driver of a real master owns, and lets the checkers see what goes 
 
 from typing import TYPE_CHECKING, Any
 
-from pccl.core.effects import Close, Closed, MasterEvent, Note, Received, Send
+from msgspec import structs
+
+from pccl.core.effects import Close, Closed, MasterEffect, MasterEvent, Note, Received, Send
 from pccl.core.master import Master
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import TO_MASTER_FRAME_MAX, FrameReader, frame
@@ -71,18 +73,15 @@ class MasterHost(Host):
     def perform(self, effect: Any) -> None:
         if self.theatre.trace.on:
             self.theatre.trace.line(self.scheduler.now, self.name, f"    → {tell(effect)}")
-        for known, message in self.theatre.ledger.deliveries([effect]):
-            self.theatre.audience.tell("master_sends", known, message)
         match effect:
-            case Send(connections, message):
-                data = frame(encode(message))
-                for number in connections:
-                    if effect.again:
-                        self.theatre.audience.tell("master_repeats", self.theatre.ledger.known[number], message)
-                    connection = self._connections.get(number)
-                    if connection is not None:
-                        connection.send(1, data)
+            case Send(connections):
+                for place, number in enumerate(connections):
+                    # It may die between any two receivers, too; whether it gets to the first one was asked before.
+                    if place and not self.lives_on():
+                        break
+                    self._send(structs.replace(effect, connections=(number,)))
             case Close(number):
+                self._witness(effect)
                 connection = self._connections.pop(number, None)
                 if connection is not None:
                     connection.close(1, "closed by the master")
@@ -91,6 +90,20 @@ class MasterHost(Host):
             case _:
                 raise AssertionError(f"unknown effect {effect}")
 
+    def _send(self, effect: Send) -> None:
+        """To one connection."""
+        self._witness(effect)
+        (number,) = effect.connections
+        if effect.again:
+            self.theatre.audience.tell("master_repeats", self.theatre.ledger.known[number], effect.message)
+        connection = self._connections.get(number)
+        if connection is not None:
+            connection.send(1, frame(encode(effect.message)))
+
+    def _witness(self, effect: MasterEffect) -> None:
+        for known, message in self.theatre.ledger.deliveries([effect]):
+            self.theatre.audience.tell("master_sends", known, message)
+
     def crash(self) -> None:
         """The process is gone, and the kernel closes all connections."""
         if self.gone:
@@ -98,7 +111,7 @@ class MasterHost(Host):
         self.gone = True
         self.theatre.master_gone()
         for connection in self._connections.values():
-            connection.close(1, "connection reset")
+            connection.crash(1)
 
     def lose_power(self) -> None:
         """The machine is gone, and what is on its way with it. Others find out when their kernels next ask it."""

@@ -17,10 +17,12 @@ minutes, well above every limit of the protocol, so that the protocol's own limi
 class Network:
     """The delays of one run."""
 
-    def __init__(self, scheduler: Scheduler, random: Random, jitter_s: float) -> None:
+    def __init__(self, scheduler: Scheduler, random: Random, jitter_s: float, resets: float) -> None:
         self.scheduler = scheduler
         self.random = random
         self.jitter_s = jitter_s
+        self.resets = resets
+        """How often a process that is killed has not read all that has arrived."""
 
     def delay(self, distance_s: float) -> float:
         """One way of one message: the distance, and often a little, rarely much more."""
@@ -70,6 +72,15 @@ class Connection:
         self._severed = True
         for side in (0, 1):
             self._network.scheduler.after(self._network.delay(self.distance_s), self._tell, side, cause)
+
+    def crash(self, side: int) -> None:
+        """The process at a side is gone, and its kernel closes the connection: after what was sent, or, if something
+        has arrived there that nobody has read, with a reset that overtakes it."""
+        resets = self._network.resets
+        if resets and self._network.random.random() < resets:
+            self.cut("connection reset")
+        else:
+            self.close(side, "connection reset")
 
     def hold(self, towards: tuple[int, ...]) -> None:
         """From now on what is sent to these sides waits, until it is released or the kernels give up."""

@@ -229,8 +229,9 @@ class PeerHost(Host):
             return
         self.gone = True
         self.theatre.plane.host_gone(self)
+        ends = [(end.connection, end.side) for end in (*self.lanes.values(), *self.offers.values())]
         if self.control is not None:
-            self.control.close(0, "connection reset")
-        for end in (*self.lanes.values(), *self.offers.values()):
-            end.close("connection reset")
+            ends.insert(0, (self.control, 0))
+        for connection, side in ends:
+            connection.crash(side) if self.crashed else connection.close(side, "connection reset")
         self.theatre.host_ended(self)

@@ -39,6 +39,9 @@ STEPS_MAX = 4_000
 HOSTILE_ENTRANCES_MAX = 10
 """How often hostile peers enter a run: each is put out sooner or later and comes back under another name."""
 
+RESETS = 0.3
+"""How often a connection ends in a reset when a process is killed, where anything goes wrong by itself."""
+
 _WORD = re.compile(r"[\w-]+")
 
 
@@ -52,7 +55,7 @@ class Theatre:
         self.random = random
         self.trace = trace
         self.scheduler = Scheduler()
-        self.network = Network(self.scheduler, random, plan.jitter_s)
+        self.network = Network(self.scheduler, random, plan.jitter_s, RESETS if plan.faults else 0.0)
         self.reach = Reach()
         self.ledger = Ledger()
         self.plane = Plane(self)

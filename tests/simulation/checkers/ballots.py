@@ -100,6 +100,7 @@ class NoSilentWait(Checker):
         if known.claim is not None:
             missing |= {each.peer for each in others if each.group == known.group}
         missing |= {peer for each in self.ledger.known.values() for peer in each.ring if self.ledger.find(peer) is None}
+        missing |= {each.peer for each in self.ledger.known.values() if each.tells}
         for attempt in self.ledger.running.values():
             missing |= attempt.participants.keys() - attempt.reports.keys()
         for each in self.ledger.known.values():
