@@ -39,6 +39,8 @@ class Host:
         self._core = core
         self._inbox: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._working = False
+        self._events: deque[Any] = deque()
+        self._busy = False
         self._armed: float | None = None
         self._ticks_at = (0.0, 0)
 
@@ -88,9 +90,16 @@ class Host:
     # ── the core ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: Any) -> None:
-        """Give the core an event and carry out what it wants."""
-        if self.gone:
+        """Give the core an event and carry out what it wants. What happens meanwhile is handled after all of that."""
+        self._events.append(event)
+        if self._busy:
             return
+        self._busy = True
+        while self._events and not self.gone:
+            self._handle(self._events.popleft())
+        self._busy = False
+
+    def _handle(self, event: Any) -> None:
         effects = self._core.handle(event, self.scheduler.now)
         self.before(event, effects)
         for effect in effects:
