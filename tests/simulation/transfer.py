@@ -84,17 +84,18 @@ class Transfer:
             self._say_goodbye()
         self.host.post(self._let_go, cause)
 
-    def give_up(self) -> None:
-        """A visitor asks for nothing any more."""
+    def give_up(self, cause: str) -> None:
+        """A visitor asks for nothing any more, or holders do not answer: something is owed on these lanes."""
         if not self.ended and not self.host.gone:
             self.broken |= self.open
-            self.end("")
+            self.end(cause)
 
     def _say_goodbye(self) -> None:
         theatre = self.host.theatre
         for end in self.ends():
             holder = theatre.peers.get(end.other)
-            if holder is not None and end.key in self.open - self.broken:
+            # Over a lane that passes no bytes it is said, too, and never heard.
+            if holder is not None and end.key in self.open - self.broken and not end.connection.vanished:
                 delay_s = theatre.network.delay(self.host.distance_s + holder.distance_s)
                 theatre.scheduler.after(delay_s, holder.post, _hear_goodbye, holder, end.key, self.effect.attempt)
 
@@ -134,11 +135,11 @@ def start(host: "PeerHost", effect: StartTransfer) -> None:
         scheduler.after(host.theatre.plane.pull_s(), transfer.look)
         # A lane that passes nothing is found out by whoever waits for bytes on it. Who serves waits for no bytes,
         # except for those of a visitor.
-        scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.end, "no progress")
+        scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.give_up, "no progress")
         return
     transfer.hear_early()
     if effect.visit:
-        scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.give_up)
+        scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.give_up, "")
 
 
 def abort(host: "PeerHost", effect: AbortTransfer) -> None:
