@@ -1,5 +1,6 @@
 """Real processes for the tests: a master, peers, and the lines they print. Every wait has a deadline."""
 
+import functools
 import json
 import os
 import queue
@@ -10,34 +11,49 @@ import threading
 import time
 from pathlib import Path
 
+from tests.e2e.nursery import Nursery
+
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0
 """Above every bound that is tested, and below the timeout of a test."""
+STDERR = os.open(os.devnull, os.O_WRONLY) if os.environ.get("QUIET_PEERS") else 2
 
 
 class Ended(Exception):
     """A process ended while more was expected of it."""
 
 
+def _environment():
+    """Ours, without settings for peers and masters."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PCCL_")}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return environment
+
+
+@functools.cache
+def nursery():
+    return Nursery(ROOT, _environment())
+
+
 class Process:
     """A process whose lines of output arrive in a queue."""
 
     def __init__(self, *arguments, settings=None):
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PCCL_")}
-        environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-        environment.update(settings or {})
-        self.process = subprocess.Popen(
+        self.process = self._start(arguments, _environment() | (settings or {}))
+        self._lines = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _start(self, arguments, environment):
+        return subprocess.Popen(
             [sys.executable, "-u", *arguments],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if os.environ.get("QUIET_PEERS") else None,
+            stderr=STDERR,
             text=True,
         )
-        self._lines = queue.SimpleQueue()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
 
     def _read(self):
         for line in self.process.stdout:
@@ -82,10 +98,23 @@ class Process:
             self.process.stdout.close()
 
 
-class MasterProcess(Process):
+class ForkedProcess(Process):
+    """The `main` of a module, as if by `python -m`, from the nursery; where there is none, by `python -m`."""
+
+    def __init__(self, module, *arguments, settings):
+        super().__init__("-m", module, *arguments, settings=settings)
+
+    def _start(self, arguments, environment):
+        if sys.platform != "linux":
+            return super()._start(arguments, environment)
+        _, module, *rest = arguments
+        return nursery().start(module, *rest, environment=environment, stderr=STDERR)
+
+
+class MasterProcess(ForkedProcess):
     def __init__(self, listen="127.0.0.1:0", **settings):
         settings = {f"PCCL_{name.upper()}": str(value) for name, value in settings.items()}
-        super().__init__("-m", "pccl.cli", "master", "--listen", listen, settings=settings)
+        super().__init__("pccl.cli", "master", "--listen", listen, settings=settings)
         self.said = []
         first = self.line()
         address = first.split(" and waits")[0].split()[-1]
@@ -103,12 +132,10 @@ class MasterProcess(Process):
                 return line
 
 
-class PeerProcess(Process):
+class PeerProcess(ForkedProcess):
     def __init__(self, address, settings=None, **arguments):
         self.peer = ""
-        super().__init__(
-            "-m", "tests.e2e.peer_script", json.dumps({"address": address, **arguments}), settings=settings
-        )
+        super().__init__("tests.e2e.peer_script", json.dumps({"address": address, **arguments}), settings=settings)
 
     def order(self, name, **arguments):
         """Have a call made, without waiting for its answer."""
