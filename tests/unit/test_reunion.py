@@ -133,6 +133,31 @@ def test_when_all_are_back_the_run_goes_on_at_once() -> None:
     assert topology.epoch > 7
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_while_all_wait_to_let_others_in_they_may_be_more_than_they_know(heard: bool) -> None:
+    """Carl was let in, and the master was lost before anybody but carl had heard of it: carl is waited for. Nobody
+    knows whether there is a carl, so not for long."""
+    stage = Stage()
+    for place, peer in enumerate(RING[:2]):
+        stage.come_back(place, peer, ring=RING[:2], global_size=2, updating=True)
+    stage.wait(1.0)
+    assert taken_back(stage) == []
+    if heard:
+        stage.come_back(2, "carl", ring=RING[:3], global_size=3, epoch=8, topology=60, accepted_at=60)
+        assert taken_back(stage) == [0, 1, 2]
+        assert [stage.last(place, TopologyUpdated) for place in (0, 1)] == [TopologyUpdated(60)] * 2
+    else:
+        stage.wait(LIMITS.reunion_s)
+        assert taken_back(stage) == [0, 1]
+
+
+def test_who_did_not_wait_to_let_others_in_is_all_there_is() -> None:
+    stage = Stage()
+    stage.come_back(0, "anna", ring=RING[:2], global_size=2, updating=True)
+    stage.come_back(1, "bert", ring=RING[:2], global_size=2)
+    assert taken_back(stage) == [0, 1]
+
+
 def test_the_highest_epoch_is_the_last_one() -> None:
     """One peer heard of an epoch without dora: dora is stale, and the others are told."""
     stage = Stage()

@@ -98,6 +98,12 @@ class Muster(Struct, frozen=True, kw_only=True):
         return not self.missing and not self.unknown
 
     @property
+    def sure(self) -> bool:
+        """Nobody can have been let in without anybody here having heard of it: that takes the votes of all. Those who
+        were let in may be the only ones who were told, and they are the roster as much as those who let them in."""
+        return not all(ret is None or ret.resume.updating for ret in self.back.values())
+
+    @property
     def late(self) -> bool:
         """Somebody is not here who may well live: somebody has a link to it that stands, or nobody ever had one."""
         return bool(self.unknown) or self.reached

@@ -157,12 +157,11 @@ class Reunion:
             if self._since is not None and now >= self._deadline(None):
                 self._give_up(now)
             return
-        if not muster.whole:
-            if now < self._deadline(muster):
-                return
-            if self._rivals() and not muster.unmatched:
-                self._send_away(muster, now)
-                return
+        if not (muster.whole and muster.sure) and now < self._deadline(muster):
+            return
+        if not muster.whole and self._rivals() and not muster.unmatched:
+            self._send_away(muster, now)
+            return
         others = [ret for peer, ret in self._returns.items() if muster.back.get(peer) is not ret]
         self._end()
         for ret in others:
@@ -236,6 +235,10 @@ class Reunion:
         muster = self._muster()
         if muster is None:
             sentence = f"an earlier run is about to go on; of those who came back {len(self._returns)} are here"
+        elif muster.whole:
+            sentence = (
+                f"an earlier run is about to go on with {len(muster.back)} peers, or more if they have just let some in"
+            )
         else:
             unnamed = [f"{muster.unknown} peers of other groups"] if muster.unknown else []
             absent = " and ".join([*([names(muster.missing)] if muster.missing else []), *unnamed])
