@@ -148,10 +148,16 @@ class Havoc:
         return self._theatre.enter()
 
     def _pause_master(self) -> str:
-        """The master computes something else for a while; too short for the peers' patience."""
-        seconds = self._random.uniform(0.0, 0.5) * self._theatre.plan.peer_limits.master_silence_s
-        self._theatre.master.freeze()
-        self._theatre.scheduler.after(seconds, self._theatre.master.thaw)
+        """The master computes something else for a while; rarely for longer than the peers' patience."""
+        theatre, too_long = self._theatre, self._random.random() < 0.3
+        seconds = (self._random.uniform(0.0, 0.5) + too_long) * theatre.plan.peer_limits.master_silence_s
+        for known in theatre.ledger.known.values() if too_long else ():
+            host = theatre.host_of(known)
+            if host is not None and not (host.core.accepted and theatre.ledger.linked(known)):
+                host.harms.append("nobody could tell that it was there when it lost the master")
+        theatre.master_paused = True
+        theatre.master.freeze()
+        theatre.scheduler.after(seconds, theatre.master.thaw)
         return f"for {seconds:.1f} s"
 
     def _crash_master(self) -> str:

@@ -162,9 +162,17 @@ class Ledger:
                 self._forget(event.connection)
         elif isinstance(event, Received):
             if isinstance(event.message, Join | Resume) and event.connection not in self.known:
-                self.known[event.connection] = Known(event.connection, event.message)
+                self._comes(event.connection, event.message)
             elif event.connection in self.known:
                 self._received(self.known[event.connection], event.message)
+
+    def _comes(self, connection: int, first: Join | Resume) -> None:
+        known = Known(connection, first)
+        before = self.find(known.peer)
+        if before is not None and before.told and before.topology is None:
+            # What it told first stands: that a link broke since is said later.
+            known.links, known.up = dict(before.links), set(before.up)
+        self.known[connection] = known
 
     def _received(self, known: Known, message: ToMaster) -> None:
         match message:

@@ -37,6 +37,8 @@ class Connection:
         """Bytes of at least one direction are lost without anybody being told."""
         self._network = network
         self.distance_s = distance_s
+        self.greeted = False
+        """Who was dialled has answered, in the very first bytes."""
         self.flying = [0, 0]
         """Messages on their way to each side."""
         self._arrivals = [0.0, 0.0]
@@ -51,6 +53,10 @@ class Connection:
     def attach(self, side: int, on_bytes: Callable[[bytes], object], on_close: Callable[[str], object]) -> None:
         """Who hears what arrives at a side."""
         self._on_bytes[side], self._on_close[side] = on_bytes, on_close
+
+    def greet(self) -> None:
+        """Who was dialled answers."""
+        self.greeted = True
 
     def open(self, side: int) -> bool:
         """As far as this side knows."""

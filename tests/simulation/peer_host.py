@@ -131,6 +131,12 @@ class PeerHost(Host):
             self.control = None
             self.handle(MasterClosed(cause))
 
+    def miss_greeting(self, control: Connection) -> None:
+        """It is time for a master that was dialled to have answered."""
+        if self.control is control and not control.greeted and not self.gone:
+            control.close(0, "no answer")
+            self.post(self._lost_master, control, "no answer")
+
     def hears_everything(self) -> bool:
         """Nothing that the master said is still on its way."""
         if self.gone or self.frozen or self.harms or not self.idle or self.control is None:

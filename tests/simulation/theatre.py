@@ -68,6 +68,8 @@ class Theatre:
         """When the machine of a master was last gone without a word."""
         self.master_crashes: list[float] = []
         """When."""
+        self.master_paused = False
+        """A master has stood still."""
         self.peers: dict[PeerId, PeerHost] = {}
         """Processes that run, by identity."""
         self.hosts_by_name: dict[str, PeerHost] = {}
@@ -222,9 +224,10 @@ class Theatre:
         way_s = self.network.delay(2 * host.distance_s)
         if host.identity.peer in self.havoc.parted or (self.master.gone and self.random.random() < 0.3):
             way_s = timeout_s  # Nobody answers, not even with a refusal.
-        self.scheduler.after(way_s, self._connect, host, place, host.dials)
+        self.scheduler.after(way_s, self._connect, host, place, (host.dials, timeout_s))
 
-    def _connect(self, host: PeerHost, place: int, dial: int) -> None:
+    def _connect(self, host: PeerHost, place: int, dialled: tuple[int, float]) -> None:
+        dial, timeout_s = dialled
         if host.gone or host.dials != dial:
             return
         if self.master.gone or self.master.place != place or host.identity.peer in self.havoc.parted:
@@ -233,6 +236,9 @@ class Theatre:
         connection = Connection(self.network, host.distance_s)
         self._hosts_by_connection[self.master.connected(connection, host.address[0])] = host
         host.connected(connection, place)
+        # The kernel answers for a master that stands still; its preamble comes only when it runs.
+        self.master.post(self.scheduler.after, self.network.delay(host.distance_s), connection.greet)
+        self.scheduler.after(timeout_s, host.miss_greeting, connection)
 
     def next_connection(self) -> int:
         """A number for a control connection, whoever is the master."""

@@ -93,7 +93,7 @@ class NoInnocentLost(Checker):
     def _visits_in_vain(self, host: "PeerHost") -> bool:
         """A visitor has no patience with a master that it cannot reach."""
         parted = host.identity.peer in self.theatre.havoc.parted
-        return host.identity.visits and (parted or bool(self.theatre.master_crashes))
+        return host.identity.visits and (parted or bool(self.theatre.master_crashes) or self.theatre.master_paused)
 
     def _no_master_lasted(self) -> bool:
         """Master after master crashed before it could go on with the run."""
