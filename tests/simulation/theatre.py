@@ -237,7 +237,7 @@ class Theatre:
         self._hosts_by_connection[self.master.connected(connection, host.address[0])] = host
         host.connected(connection, place)
         # The kernel answers for a master that stands still; its preamble comes only when it runs.
-        self.master.post(self.scheduler.after, self.network.delay(host.distance_s), connection.greet)
+        self.master.post(self.scheduler.after, host.distance_s, connection.greet)
         self.scheduler.after(timeout_s, host.miss_greeting, connection)
 
     def next_connection(self) -> int:
