@@ -38,6 +38,9 @@ class LaneEnd:
         """The run that this end is lent to."""
         self.transfer: Transfer | None = None
         """The transfer that it is lent to."""
+        self.unread = False
+        """Bytes of an attempt that was aborted lie on it. While they do nobody looks at an idle lane, so that its end
+        shows only when it is used."""
         self.unheard: set[int] = set()
         """Attempts of pullers whose goodbye lies on it, since nobody served here when it came."""
 
@@ -159,14 +162,14 @@ def _ended(end: LaneEnd, cause: str) -> None:
         end.transfer.lane_broke(end, cause)
     elif not end.stands:
         _give_up(end, cause)
-    else:
+    elif not end.unread:
         del host.lanes[end.key]
         end.stands = False
         host.handle(LaneClosed(*end.key, cause))
 
 
-def returned(end: LaneEnd) -> None:
+def returned(end: LaneEnd, unread: bool) -> None:
     """A run has let go of this end; what happened to it meanwhile is noticed now."""
-    end.part = None
+    end.part, end.unread = None, unread
     if not end.connection.open(end.side):
         end.host.theatre.scheduler.after(0.0, end.host.post, _ended, end, "closed while it was lent")

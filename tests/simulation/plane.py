@@ -186,7 +186,7 @@ class Plane:
                 del part.host.lanes[end.key]
                 end.close("broken by an aborted run")
             else:
-                returned(end)
+                returned(end, bool(cause) and self._theatre.random.random() < 0.5)
         self._theatre.audience.tell("run_ended", part)
         part.host.handle(RunEnded(part.effect.tag, part.effect.attempt, cause, broken))
 

@@ -107,7 +107,7 @@ class Transfer:
                 end.close("broken by a transfer")
             else:
                 end.transfer = None
-                returned(end)
+                returned(end, bool(end.unheard))
         del self.host.transfers[self.effect.attempt]
         broken = tuple(sorted(self.broken))
         self.host.handle(TransferEnded(self.effect.attempt, cause, broken))
@@ -118,7 +118,9 @@ def _hear_goodbye(holder: "PeerHost", key: LaneKey, attempt: int) -> None:
         holder.transfers[attempt].hear_goodbye(key)
     elif key in holder.lanes:
         # It has not been told to begin, and never will be if the master is lost now. The next one has another number.
-        holder.lanes[key].unheard.add(attempt)
+        end = holder.lanes[key]
+        end.unheard.add(attempt)
+        end.unread = end.unread or (end.part is None and end.transfer is None)
 
 
 def start(host: "PeerHost", effect: StartTransfer) -> None:
