@@ -300,8 +300,10 @@ class Theatre:
         self.scheduler.after(SAMPLE_S, self._sample)
 
     def wait_bound_s(self) -> float:
-        """The plan's, and the time that peers look for another master."""
-        searching_s = self.plan.peer_limits.master_timeout_s if self.master_crashes else 0.0
+        """The plan's, and the time that peers look for another master: where there may be one they do so, too, when too
+        few of them come back to one that has lost all, and newcomers wait with them."""
+        searches = bool(self.master_crashes) or self.plan.standby
+        searching_s = self.plan.peer_limits.master_timeout_s if searches else 0.0
         return self.plan.wait_bound_s + searching_s
 
     def explain(self) -> tuple[str, ...]:
