@@ -2,7 +2,7 @@
 
 from pccl.core import admission
 from pccl.core.effects import Received
-from pccl.core.messages import LinkDown, Ping, Pong
+from pccl.core.messages import LinkDown, LinkUp, Ping, Pong
 from pccl.core.wiring import LinkStage
 from tests.unit.test_broadcast_root import three_accepted
 
@@ -39,3 +39,16 @@ def test_a_guessed_number_does_not_touch_a_resting_link():
     for number in range(40):
         master.handle(Received(1, LinkDown(number, "a guess")), 1.0)
     assert len(master.roster.accepted) == 3
+
+
+def test_members_that_reach_each_other_after_all_are_kept_apart_no_more():
+    """Theirs may be the only way around another pair, and a candidate lost its place for want of it."""
+    master, _ = three_accepted()
+    link = next(iter(master.wiring._links.values()))
+    master.handle(Received(1, LinkDown(link.number, "cut")), 1.0)
+    master.wiring.avoid(link.ends, 1.0)
+    for member in [member for member in master.roster.accepted.values() if member.peer in link.ends]:
+        assert master.wiring.avoided
+        master.handle(Received(member.connection, LinkUp(link.number)), 2.0)
+    assert link.stage is LinkStage.STANDING
+    assert not master.wiring.avoided

@@ -185,6 +185,7 @@ class Admission:
         self.trial, self._rings = None, {}
         if admitted:
             self._roster.accept(admitted, rings)
+            self.wiring.forgive()
             self.push()
             self._outbox.note(
                 f"epoch {self._roster.epoch}: {names(admitted)} joined; {len(self._roster.accepted)} peers"

@@ -200,6 +200,7 @@ class Wiring:
             self._failing.pop(link.ends, None)
             self._missing.get(link.group, {}).pop(link.ends, None)
             self._remember_direction(link)
+            self.forgive()
 
     def _remember_direction(self, link: Link) -> None:
         dialler = self._roster.member(link.dialler)
@@ -322,6 +323,13 @@ class Wiring:
     def avoid(self, ends: Pair, now: float) -> None:
         """Build rings around this pair for a while."""
         self.avoided[ends] = now + self._limits.avoid_s
+
+    def forgive(self) -> None:
+        """Members that reach each other after all are kept apart no more: theirs may be the only way around another
+        pair. Not candidates: one whose links failed and stood by turns would be tried for ever."""
+        members = self._roster.accepted.keys()
+        forgiven = [ends for ends in self.avoided if members >= set(ends) and self.reaches_all(ends[0], ends[1:])]
+        self.avoided = {ends: until for ends, until in self.avoided.items() if ends not in forgiven}
 
     def pass_time(self, now: float) -> list[Link]:
         """Fail the links whose dialling took too long (they are returned) and dial the rested ones again."""
