@@ -73,7 +73,8 @@ class Theatre:
         self.peers: dict[PeerId, PeerHost] = {}
         """Processes that run, by identity."""
         self.hosts_by_name: dict[str, PeerHost] = {}
-        self._hosts_by_connection: dict[int, PeerHost] = {}
+        self._controls: dict[int, tuple[PeerHost, Connection]] = {}
+        """Control connections by number, and who dialled them."""
         self.faults_done = 0
         self.computing_s = 0.0
         """Time in which at least one person computed."""
@@ -234,7 +235,7 @@ class Theatre:
             host.connected(None, place)
             return
         connection = Connection(self.network, host.distance_s)
-        self._hosts_by_connection[self.master.connected(connection, host.address[0])] = host
+        self._controls[self.master.connected(connection, host.address[0])] = host, connection
         host.connected(connection, place)
         # The kernel answers for a master that stands still; its preamble comes only when it runs.
         self.master.post(self.scheduler.after, host.distance_s, connection.greet)
@@ -267,8 +268,13 @@ class Theatre:
 
     def host_of(self, known: Known) -> PeerHost | None:
         """Who really is at the other end of a control connection, as long as that process runs."""
-        host = self._hosts_by_connection.get(known.connection)
+        host, _ = self._controls.get(known.connection, (None, None))
         return None if host is None or host.gone else host
+
+    def given_up(self, known: Known) -> bool:
+        """Whether the process at the other end listens to a later control connection, or to none."""
+        host, control = self._controls[known.connection]
+        return host.control is not control
 
     def host_ended(self, host: PeerHost) -> None:
         """A process has ended; its owner may start another one."""

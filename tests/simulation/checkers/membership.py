@@ -27,6 +27,8 @@ class NoInnocentLost(Checker):
         host = self.theatre.host_of(known)
         if not isinstance(message, Kick) or host is None or host.harms:
             return
+        if self.theatre.given_up(known):
+            return  # Nobody hears it: the master stood still, and reads only now that the peer has dialled again.
         if "led from this address before" in message.reason:
             self._displaced.add(known.run)
         if known.run in self._displaced:
