@@ -31,8 +31,9 @@ def _environment():
 
 
 @functools.cache
-def nursery():
-    return Nursery(ROOT, _environment())
+def nursery(*imports):
+    """Whose children have imported these modules too."""
+    return Nursery(ROOT, _environment(), imports)
 
 
 class Process:
@@ -72,8 +73,12 @@ class Process:
         self.process.send_signal(number)
 
     def stop(self):
-        """SIGSTOP, and wait until not one of its threads runs any more."""
+        """SIGSTOP, and wait until it has stopped."""
         self.process.send_signal(signal.SIGSTOP)
+        self.await_stop()
+
+    def await_stop(self):
+        """Wait until not one of its threads runs any more."""
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def resume_after(self, seconds):
@@ -101,14 +106,15 @@ class Process:
 class ForkedProcess(Process):
     """The `main` of a module, as if by `python -m`, from the nursery; where there is none, by `python -m`."""
 
-    def __init__(self, module, *arguments, settings):
+    def __init__(self, module, *arguments, settings, imports=()):
+        self._imports = imports
         super().__init__("-m", module, *arguments, settings=settings)
 
     def _start(self, arguments, environment):
         if sys.platform != "linux":
             return super()._start(arguments, environment)
         _, module, *rest = arguments
-        return nursery().start(module, *rest, environment=environment, stderr=STDERR)
+        return nursery(*self._imports).start(module, *rest, environment=environment, stderr=STDERR)
 
 
 class MasterProcess(ForkedProcess):
@@ -133,9 +139,10 @@ class MasterProcess(ForkedProcess):
 
 
 class PeerProcess(ForkedProcess):
-    def __init__(self, address, settings=None, **arguments):
+    def __init__(self, address, settings=None, imports=(), **arguments):
         self.peer = ""
-        super().__init__("tests.e2e.peer_script", json.dumps({"address": address, **arguments}), settings=settings)
+        arguments = json.dumps({"address": address, **arguments})
+        super().__init__("tests.e2e.peer_script", arguments, settings=settings, imports=imports)
 
     def order(self, name, **arguments):
         """Have a call made, without waiting for its answer."""

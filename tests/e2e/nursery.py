@@ -27,7 +27,10 @@ IMPORTED = (
     "tests.e2e.ends",
     "tests.e2e.peer_script",
 )
-"""What children would import sooner or later. Not torch, which few of them need: it takes seconds."""
+"""What children would import sooner or later. Without torch, which few of them need: it takes seconds."""
+
+TORCH = ("torch._dynamo",)
+"""For those who need it. The first optimizer imports this, which takes as long as the rest of torch."""
 
 REQUEST_BYTES_MAX = 1 << 17
 """Arguments and the environment: less than the kernel sends in one message."""
@@ -79,12 +82,12 @@ class Child:
 class Nursery:
     """Ends with the process that has started it, whose end of the socket closes then."""
 
-    def __init__(self, cwd, environment):
+    def __init__(self, cwd, environment, imports=()):
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # Numpy's library for matrices would start threads, which no fork survives.
         environment = {**environment, "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
-            command = [sys.executable, "-u", "-m", "tests.e2e.nursery"]
+            command = [sys.executable, "-u", "-m", "tests.e2e.nursery", *imports]
             self._process = subprocess.Popen(command, cwd=cwd, env=environment, stdin=theirs, stdout=subprocess.DEVNULL)
         self.pid = self._process.pid
         atexit.register(self._end)
@@ -151,7 +154,7 @@ def bear_children(nursery):
 
 
 def main():
-    for name in IMPORTED:
+    for name in (*IMPORTED, *sys.argv[1:]):
         importlib.import_module(name)
     assert len(os.listdir("/proc/self/task")) == 1, "children of a process with threads may hang"
     request = bear_children(socket.socket(fileno=0))

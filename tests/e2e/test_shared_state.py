@@ -6,13 +6,14 @@ import signal
 import pytest
 
 from tests.e2e.harness import all_do, join
+from tests.e2e.nursery import TORCH
 
 MEGABYTE = 1 << 20
 MODEL = [["weights", 3 * MEGABYTE, "float32"], ["bias", 1_001, "float16"], ["step", 1, "int64"], ["empty", 0, "uint8"]]
 
 
-def start(start_peers, master, count):
-    return start_peers(count, master.address, token=False)
+def start(start_peers, master, count, **more):
+    return start_peers(count, master.address, token=False, **more)
 
 
 def hold(peers, seed=1, revision=0, entries=MODEL, **more):
@@ -126,14 +127,20 @@ def test_when_the_only_holder_dies_all_call_again_and_go_on_with_what_is_left(ma
     peers = join([], start(start_peers, master, 3))
     hold(peers[:1], revision=4, entries=entries)
     hold(peers[1:], seed=2, entries=entries)
-    peers[0].order("sync", die_at=20 * MEGABYTE)
+    peers[0].order("sync")
     for peer in peers[1:]:
-        peer.order("sync")
+        peer.order("sync", stop_at=64 * MEGABYTE)
+    for peer in peers[1:]:
+        peer.expect("ending")
+        peer.await_stop()
+    peers[0].kill()
+    for peer in peers[1:]:
+        peer.signal(signal.SIGCONT)
     for peer in peers[1:]:
         failed = peer.expect("failed", timeout_s=60.0)
         assert failed["error"] == "SyncFailed"
         assert "call it again" in failed["reason"]
-    # Both hold a mixture of two states now, which must not pass for a third one.
+    # Each was stopped in the middle, so both hold a mixture of two states, which must not pass for a third one.
     for peer in peers[1:]:
         peer.order("sync")
     for peer in peers[1:]:
@@ -180,7 +187,7 @@ def test_who_was_interrupted_in_a_sync_holds_nobody_up(master, start_peers):
 @pytest.mark.parametrize("learner", ["numpy", "torch"])
 def test_all_hold_the_same_bits_at_every_step_while_peers_come_and_go(master, start_peers, learner):
     steps, draw = 200, random.Random(5)
-    reserve = start(start_peers, master, 9)
+    reserve = start(start_peers, master, 9, imports=TORCH if learner == "torch" else ())
     all_do(reserve, "build", learner=learner)  # What takes long is done before anybody waits for anybody.
     training = join([], [reserve.pop() for _ in range(3)])
     for peer in training:
