@@ -14,6 +14,8 @@ WITH_PARCELS = ["small", "flight", "coded small"]
 ON_LANES = [call for call in CALLS if "small" not in call]
 BOUND_S = 10.0
 """A death closes connections at once; what is left is a few rounds of votes on a busy machine."""
+REUNION_S = 1.0
+"""Two neighbours who die together are each other's only witnesses: for so long the master hopes that both come back."""
 
 SHARES = (1.0, 10.0, 100.0, 1000.0)
 """By peer, survivors first: a sum tells who is in it. The first is the root of broadcasts."""
@@ -36,7 +38,7 @@ class Stage:
         except (AssertionError, Ended, queue.Empty):
             pass
         self.end()
-        self.master = MasterProcess()
+        self.master = MasterProcess(reunion_s=REUNION_S)
         self._processes.append(self.master)
         self.survivors = self.start(2)
         join([], self.survivors)
