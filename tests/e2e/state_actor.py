@@ -24,7 +24,7 @@ from pccl import (
 )
 from pccl.membership import _living
 
-THOUGHT_S = 0.05
+THOUGHT_S = 0.02
 """A step takes some time, so that others can come and go between two of them."""
 
 

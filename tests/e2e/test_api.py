@@ -55,7 +55,8 @@ def test_a_master_runs_and_is_interrupted():
 def test_its_port_is_free_at_once():
     port = free_port()
     for _ in range(3):
-        with MasterNode(f"127.0.0.1:{port}") as master, Communicator(address(master)) as communicator:
+        newborn = MasterNode(f"127.0.0.1:{port}", newborn_s=0.1)
+        with newborn as master, Communicator(address(master)) as communicator:
             # An open connection would keep the port in TIME_WAIT for a minute.
             assert communicator.get_attribute(Attribute.GLOBAL_WORLD_SIZE) == 1
 

@@ -20,7 +20,7 @@ def start(*arguments):
 
 @pytest.mark.timeout(120)
 def test_a_run_that_is_interrupted_is_no_success(tmp_path):
-    with start("--minutes", "5", "--cut", "--master", "--logs", str(tmp_path)) as run:
+    with start("--peers", "3", "--minutes", "5", "--cut", "--master", "--logs", str(tmp_path)) as run:
         await_fault(run)
         run.terminate()
         told = run.stdout.read()
@@ -31,7 +31,7 @@ def test_a_run_that_is_interrupted_is_no_success(tmp_path):
 
 @pytest.mark.timeout(120)
 def test_nothing_stays_behind_when_the_parent_is_killed(tmp_path):
-    with start("--minutes", "5", "--cut", "--logs", str(tmp_path)) as run:
+    with start("--peers", "3", "--minutes", "5", "--cut", "--logs", str(tmp_path)) as run:
         await_fault(run)
         words = (tmp_path / "master.log").read_text().split()
         host, port = next(word for word in words if word.startswith("127.")).split(":")

@@ -10,6 +10,12 @@ STEPS = 40
 """In which a few dozen of them a fault must be overcome."""
 
 
+@pytest.fixture
+def start_master(start_master):
+    """Neighbours who die together are each other's only witnesses: for a second the master hopes they come back."""
+    return lambda *arguments: start_master(*arguments, reunion_s=1.0)
+
+
 def start(start_peers, master, count):
     """Peers that can train at once, but have not joined."""
     peers = start_peers(count, master.address, token=False)
