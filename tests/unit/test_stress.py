@@ -11,6 +11,7 @@ import pytest
 from pccl.cli.stress import _range, _replay, add_arguments
 from pccl.cli.stress.child import Child
 from pccl.cli.stress.faults import CUTS, KILLS, MASTERS, STOPS, Faults
+from pccl.cli.stress.fleet import Fleet
 from pccl.cli.stress.options import Options
 from pccl.cli.stress.parity import Parity
 from pccl.cli.stress.referee import Referee
@@ -128,6 +129,11 @@ def test_a_master_ends_with_its_parent():
         assert "listens on 127.0.0.1" in master.stdout.readline()
         master.stdin.close()
         assert master.wait(20.0) == 1
+
+
+def test_a_run_may_end_while_no_master_is_there(tmp_path):
+    with Fleet(tmp_path, options()) as fleet:
+        fleet.kill_master()
 
 
 def test_what_master_and_parent_write_into_a_log_stays(tmp_path):

@@ -115,7 +115,8 @@ class Fleet:
         for peer in self.peers:
             peer.child.end()
         self.master.process.kill()
-        self._note_last_words()
+        if not self.master.stdout.closed:  # Else it was killed before, and the next one is yet to be started.
+            self._note_last_words()
         if self._network is not None:
             self._network.child.end()
         self._selector.close()
