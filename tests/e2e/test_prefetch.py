@@ -21,8 +21,7 @@ def start(start_peers, master, count, **settings):
 
 def settle(peers):
     """Let them hold the same, and be told so."""
-    for peer in peers:
-        peer.do("hold", entries=MODEL, seed=1, revision=3)
+    all_do(peers, "hold", entries=MODEL, seed=1, revision=3)
     all_do(peers, "sync")
     return peers
 
@@ -86,8 +85,9 @@ def test_a_large_state_of_which_little_changes(master, start_peers, data_plane):
     plane = {"PCCL_DATA_PLANE": data_plane}
     holders = join([], start(start_peers, master, 3, serve_bytes_s=2 * SERVED_BYTES_S, settings=plane))
     (newcomer,) = start(start_peers, master, 1, settings=plane)
-    for peer in (*holders, newcomer):
-        peer.do("hold", entries=model, seed=1 if peer is not newcomer else 2, revision=3 if peer is not newcomer else 0)
+    newcomer.order("hold", entries=model, seed=2)
+    all_do(holders, "hold", entries=model, seed=1, revision=3)
+    newcomer.expect("hold")
     all_do(holders, "sync")
     train(holders, learns=["head"])
     for _ in range(20):
@@ -186,10 +186,10 @@ def test_a_holder_that_stands_still_is_done_without(master, start_peers, holders
 
 
 def test_more_visitors_than_are_served_hurt_nobody(master, start_peers, holders):
-    train(holders, learns=["head"])
     crowd = start(start_peers, master, 6)
     for seed, peer in enumerate(crowd):
         peer.do("hold", entries=MODEL, seed=10 + seed)
+    train(holders, learns=["head"])
     for peer in crowd:
         peer.order("prefetch")
     said = [peer.expect_any(("prefetch", "failed")) for peer in crowd]

@@ -17,8 +17,7 @@ def start(start_peers, master, count, **more):
 
 
 def hold(peers, seed=1, revision=0, entries=MODEL, **more):
-    for peer in peers:
-        peer.do("hold", entries=entries, seed=seed, revision=revision, **more)
+    all_do(peers, "hold", entries=entries, seed=seed, revision=revision, **more)
 
 
 def sync(peers, **more):
