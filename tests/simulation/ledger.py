@@ -124,6 +124,8 @@ class Ledger:
         """Peers were taken back in the present event."""
         self.unlinked: set[PeerId] = set()
         """Those who were given up while they were away, and nobody had a link to them."""
+        self.witnessed: set[PeerId] = set()
+        """Those to whom somebody had a link that stood when the run last went on under another master."""
 
     def master_gone(self) -> None:
         """The master is gone, and the next one knows nobody."""
@@ -255,6 +257,8 @@ class Ledger:
             case Resumed():
                 if not self.reunited:
                     self._forget_outcomes()  # Whatever was sent before, those who got it tell.
+                    links = [link for each in self.known.values() if each.told for link in each.links.values()]
+                    self.witnessed = {PeerId(link.peer) for link in links}
                 self.reunited = known.returned = True
             case Topology():
                 known.topology = message

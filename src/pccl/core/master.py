@@ -266,7 +266,7 @@ class Master:
         self.admission.forget(member)
         self.pending.forget(member.peer)
         self.visits.forget(member, now)
-        self.reunion.forget(member)
+        self.reunion.forget(member, how)
         self.absentees.forget(member)
         kind = f"epoch {self.roster.epoch}:" if accepted else kind
         self.outbox.note(f"{kind} {short(member.peer)} is gone: {how}; {len(self.roster.accepted)} peers")

@@ -25,6 +25,10 @@ from pccl.types import PeerId, short
 if TYPE_CHECKING:
     from pccl.core.master import Master
 
+GONE_MAX = 64
+"""Of so many who are gone it is remembered why, to tell those who come back: some were kicked and never heard of it. A
+few hundred bytes each, and nobody comes back after minutes."""
+
 
 class Reunion:
     """The gathering, while there is one."""
@@ -41,6 +45,8 @@ class Reunion:
         self._version: tuple[int, int] | None = None
         self._latest: Muster | None = None
         """Who was here at that version."""
+        self._gone: dict[PeerId, str] = {}
+        """How some left, the last ones last."""
 
     @property
     def gathering(self) -> bool:
@@ -114,7 +120,8 @@ class Reunion:
             )
         if PeerId(resume.peer) in master.roster.accepted:
             return f"{me} is connected already; whoever is here first stays. Build a new Communicator"
-        return f"the run has gone on without {me}, whose connection had ended. Build a new Communicator"
+        how = self._gone.get(PeerId(resume.peer), "its connection had ended")
+        return f"the run has gone on without {me} ({how}). Build a new Communicator"
 
     def hear(self, member: Member, message: ToMaster, now: float) -> None:
         """Something from somebody who came back and has not been taken back yet."""
@@ -143,8 +150,11 @@ class Reunion:
         ret.cut = cause
         return True
 
-    def forget(self, member: Member) -> None:
+    def forget(self, member: Member, how: str) -> None:
         """A member is gone."""
+        self._gone[member.peer] = how
+        while len(self._gone) > GONE_MAX:
+            del self._gone[next(iter(self._gone))]
         self._returns.pop(member.peer, None)
         self._changes += 1
 

@@ -51,7 +51,8 @@ class NoInnocentLost(Checker):
         another run; or the others went on, who had no link to it any more."""
         if self.theatre.scheduler.now - self.theatre.power_lost_at > 2 * NOTICED_S and not self._no_master_lasted():
             return False
-        return "another run" in reason or ("without" in reason and self.theatre.reach.troubled(host))
+        unseen = self.theatre.reach.troubled(host) or host.identity.peer not in self.ledger.witnessed
+        return "another run" in reason or ("without" in reason and unseen)
 
     def _hostile_rival(self, known: Known, named: set[PeerId]) -> bool:
         """Whether it lost its place to a hostile peer, of which the master cannot know which of the two lies.
