@@ -44,7 +44,8 @@ class Connection:
         self._arrivals = [0.0, 0.0]
         self._closed = [False, False]
         self._loses = [False, False]
-        self._severed = False
+        self.severed = False
+        """It was cut, and what was on its way is lost; either side may not have noticed yet."""
         self._held = [False, False]
         self._waiting: list[list[tuple[Callable[..., object], Any]]] = [[], []]
         self._on_bytes: list[Callable[[bytes], object]] = [_nobody, _nobody]
@@ -75,7 +76,7 @@ class Connection:
 
     def cut(self, cause: str) -> None:
         """Break it: nothing more arrives, and each side is told in its own time."""
-        self._severed = True
+        self.severed = True
         for side in (0, 1):
             self._network.scheduler.after(self._network.delay(self.distance_s), self._tell, side, cause)
 
@@ -126,14 +127,14 @@ class Connection:
             self._waiting[side].append((self._deliver, data))
             return
         self.flying[side] -= 1
-        if not (self._severed or self._loses[side] or self._closed[side]):
+        if not (self.severed or self._loses[side] or self._closed[side]):
             self._on_bytes[side](data)
 
     def _tell_unless_lost(self, side: int, cause: str) -> None:
         if self._held[side]:
             self._waiting[side].append((self._tell_unless_lost, cause))
             return
-        if not (self._severed or self._loses[side]):
+        if not (self.severed or self._loses[side]):
             self._tell(side, cause)
 
     def _tell(self, side: int, cause: str) -> None:

@@ -143,7 +143,7 @@ class PeerHost(Host):
             return False
         if self.core.stage is PeerStage.RETURNING:
             return False  # What it lacks is said again on this connection, but not yet.
-        return self.control.open(0) and not self.control.flying[0]
+        return self.control.open(0) and not self.control.severed and not self.control.flying[0]
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
