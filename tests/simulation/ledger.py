@@ -42,6 +42,7 @@ from pccl.core.messages import (
     Welcome,
     Wire,
 )
+from pccl.core.resettling import EPOCHS_APART
 from pccl.types import PeerId
 
 
@@ -56,6 +57,8 @@ class Known:
         self.fetching = False
         self.topology: Topology | None = None
         """The last one sent; a peer is accepted from the first on."""
+        self.epoch = join.epoch if isinstance(join, Resume) else 0
+        """The last one that it knew when it came back."""
         self.was_accepted = False
         """Accepted before the event that is being handled."""
         self.updating = False
@@ -126,6 +129,9 @@ class Ledger:
         """Those who were given up while they were away, and nobody had a link to them."""
         self.witnessed: set[PeerId] = set()
         """Those to whom somebody had a link that stood when the run last went on under another master."""
+        self.missed_a_life = False
+        """Somebody was taken back who knows nothing of the master before: it was lost to the run then, or was taken
+        back and did not hear of it. Where nobody else of its group is there, no master can tell which."""
 
     def master_gone(self) -> None:
         """The master is gone, and the next one knows nobody."""
@@ -173,7 +179,7 @@ class Ledger:
         before = self.find(known.peer)
         if before is not None and before.told and before.topology is None:
             # What it told first stands: that a link broke since is said later.
-            known.links, known.up = dict(before.links), set(before.up)
+            known.links, known.up, known.told = dict(before.links), set(before.up), True
         self.known[connection] = known
 
     def _received(self, known: Known, message: ToMaster) -> None:
@@ -203,7 +209,7 @@ class Ledger:
 
     def _recalled(self, known: Known, recall: Recall) -> None:
         """Somebody tells what it did under an earlier master."""
-        known.told, known.tells = recall.last, not recall.last
+        known.told, known.tells = known.told or recall.last, not recall.last
         known.ring += tuple(PeerId(peer) for peer in recall.ring)
         known.links |= {link.number: link for link in recall.links}
         known.up |= {link.number for link in recall.links}
@@ -257,8 +263,10 @@ class Ledger:
             case Resumed():
                 if not self.reunited:
                     self._forget_outcomes()  # Whatever was sent before, those who got it tell.
-                    links = [link for each in self.known.values() if each.told for link in each.links.values()]
-                    self.witnessed = {PeerId(link.peer) for link in links}
+                    stories = [each for each in self.known.values() if each.told]
+                    self.witnessed = {PeerId(link.peer) for each in stories for link in each.links.values()}
+                    epochs = [each.epoch for each in stories]
+                    self.missed_a_life = self.missed_a_life or max(epochs) - min(epochs) >= EPOCHS_APART
                 self.reunited = known.returned = True
             case Topology():
                 known.topology = message

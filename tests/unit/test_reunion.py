@@ -158,6 +158,18 @@ def test_who_did_not_wait_to_let_others_in_is_all_there_is() -> None:
     assert taken_back(stage) == [0, 1]
 
 
+def test_whoever_did_not_hear_that_its_run_came_back_to_the_same_master_is_told_again() -> None:
+    """A master had lost all its peers, and they came back to it, but one connection broke before it was told so: what
+    it said to this master before is no part of what it says now."""
+    stage = Stage()
+    before = {"secret": "s", "master": stage.master.name, "heard": 3}
+    for place, peer in enumerate(RING):
+        stage.come_back(place, peer, story=1, **before)
+    assert taken_back(stage) == [0, 1, 2, 3]
+    stage.come_back(4, "anna", story=2, **before)
+    assert taken_back(stage) == [0, 1, 2, 3, 4]
+
+
 def test_the_highest_epoch_is_the_last_one() -> None:
     """One peer heard of an epoch without dora: dora is stale, and the others are told."""
     stage = Stage()

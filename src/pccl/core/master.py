@@ -62,7 +62,8 @@ class Master:
     def __init__(self, run: str, limits: MasterLimits, follows: bool = False) -> None:
         """`follows`: there may have been another master at this address, whose peers come back."""
         self.name = run
-        """Of this master alone."""
+        """Of this master alone, and another one whenever a run comes back to it: whoever was with it before has to be
+        told what happened since, and does not go on as if only its connection had broken."""
         self.run = run
         """Chosen for the first of its masters; the next ones take it over."""
         self.limits = limits

@@ -93,6 +93,7 @@ def _restore_roster(master: Master, muster: Muster, stories: list[Return], now: 
     roster, salt = master.roster, int.from_bytes(master.run.encode())
     master.run = muster.run
     epoch = beyond(max(muster.epoch, roster.epoch), EPOCHS_APART, salt)
+    master.name = f"{master.name.partition('.')[0]}.{epoch}"
     numbers = [ret.resume.last_number for ret in stories]
     roster.updated = max(ret.resume.topology for ret in stories)
     roster.number = beyond(max([roster.number, *numbers]), NUMBERS_APART, salt)

@@ -67,7 +67,7 @@ class NoSilentWait(Checker):
     def _may_come_back(self, sentences: tuple[str, ...]) -> bool:
         """Somebody is waited for whom nobody can name, for a while: peers of a run that an earlier master led."""
         limits, now = self.theatre.plan.master_limits, self.theatre.scheduler.now
-        if not any("earlier run" in sentence or "other groups" in sentence for sentence in sentences):
+        if not any("earlier run" in sentence or "come back" in sentence for sentence in sentences):
             self._unnamed_since = None
             return False
         if self.theatre.plan.standby:

@@ -69,7 +69,8 @@ class NoFalseBlame(Checker):
         alone = "nobody offers" in answer.reason  # the last of a group that only wants to receive, or can do no other
         if alone and host.torn:
             return
-        mismatched_by_force = self.theatre.plan.hostile and answer.kind is FailureKind.MISMATCH
+        forced = self.theatre.plan.hostile or self.ledger.missed_a_life
+        mismatched_by_force = forced and answer.kind is FailureKind.MISMATCH
         if not self.theatre.plan.strays and not mismatched_by_force:
             raise self.fail(f"{host.name} is blamed although everybody keeps in step: {answer.reason}")
         if answer.kind is FailureKind.MISMATCH and not alone and len(self.theatre.named_in(answer.reason)) < 2:
