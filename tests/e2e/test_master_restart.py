@@ -39,6 +39,13 @@ def order_all(peers, count, **arguments):
         peer.order("reduce", count=count, share=share, **arguments)
 
 
+def order_large(peers):
+    """A collective that is in its midst everywhere: one whose start not everybody has heard of is aborted."""
+    order_all(peers, LARGE, tell_at=1 << 20)
+    for peer in peers:
+        peer.expect("moving")
+
+
 def expect_sum(peers):
     """Everybody has the same sum of all of them."""
     said = [peer.expect("reduce", timeout_s=60.0) for peer in peers]
@@ -76,8 +83,7 @@ def test_many_masters_one_after_the_other(cast, restart):
 
 def test_a_collective_goes_on_without_a_master_and_is_not_started_over(cast, restart):
     master, peers = cast()
-    order_all(peers, LARGE, tell_at=1 << 20)
-    peers[0].expect("moving")
+    order_large(peers)
     restart(master)
     assert [each["attempts"] for each in expect_sum(peers)] == [1, 1, 1]
 
@@ -141,8 +147,7 @@ def test_a_sync_is_called_again_and_the_revision_is_kept(cast, restart):
 
 def test_a_peer_that_dies_with_the_master_is_lost_and_nobody_else(cast, start_master):
     master, peers = cast()
-    order_all(peers, LARGE, tell_at=1 << 20)
-    peers[0].expect("moving")
+    order_large(peers)
     master.kill()
     peers[2].kill()
     next_master = start_master(f"127.0.0.1:{master.port}")
@@ -168,8 +173,7 @@ def test_without_a_master_calls_end_with_their_tensors_intact(cast):
 def test_a_standby_takes_over(start_master, start_peers):
     first, standby = start_master(), start_master()
     peers = join([], start_peers(3, f"{first.address},{standby.address}", token=False))
-    order_all(peers, LARGE, tell_at=1 << 20)
-    peers[0].expect("moving")
+    order_large(peers)
     began = time.monotonic()
     first.kill()
     standby.expect_said("goes on", "3 peers")

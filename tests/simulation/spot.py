@@ -152,8 +152,8 @@ class SpotTheatre(Theatre):
             self._note_size()
 
     def stepped(self, person: Person) -> None:
-        """Somebody has done a step."""
-        if person.host.revision > len(self.steps):
+        """Somebody has done a step. One that ends while all say goodbye comes too late."""
+        if self.acting and person.host.revision > len(self.steps):
             self.steps.append(self.elapsed_s)
             self._note_size()
 
