@@ -64,6 +64,7 @@ class Absentees:
         outbox, before = self._master.outbox, member.connection
         self._master.roster.rebind(member, connection)
         member.pings.clear()
+        member.refused_at = 0.0  # What is said again, and what was refused before, is not for us to tell apart.
         member.recalls = True
         if not ended:
             outbox.send_connection(before, Kick("another connection came with this identity and its secret"))

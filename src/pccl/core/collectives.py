@@ -127,6 +127,11 @@ class Collectives:
             raise Violation(f"initiated tag {tag} again before its outcome")
         if self.in_flight(member.peer) >= self._limits.tags_max:
             raise Violation(f"has more than {self._limits.tags_max} collectives in flight")
+        if member.crosses:
+            # Whoever was refused one of the calls that it made together is refused the others too. With one of them
+            # open here, and another one there, two innocent callers would wait for each other for ever.
+            self._outbox.send((member.peer,), RefusedCollective(tag, False, clip(member.refusal)))
+            return
         if life is None:
             life = lives[tag] = self.new_life(member.group, tag, now)
         life.ballot.cast(member.peer, spec, now)
@@ -219,7 +224,12 @@ class Collectives:
 
     def refuse_contradicting(self, life: Life, reason: str, now: float) -> None:
         """Its voters wait for peers that wait in another call, and these for them."""
+        voters = tuple(life.ballot.votes)
         self._refuse(life, False, reason, now)
+        for voter in voters:
+            member = self._roster.accepted[voter]
+            member.refused_at, member.refusal = now, reason
+        self._outbox.ping(voters, now)
 
     def advance(self, group: int, now: float) -> None:
         """Tell aborted outcomes and start ready collectives, if the group's ring stands."""

@@ -45,6 +45,14 @@ class Member:
         self.slow_at = 0.0
         """When it last turned out not to have been there for a while: an answer came late."""
 
+        self.refused_at, self.refusal = 0.0, ""
+        """When a collective of it was refused for other calls that contradict it, and why."""
+
+    @property
+    def crosses(self) -> bool:
+        """What it says now it said before it heard of that refusal."""
+        return self.answered_at < self.refused_at
+
     def answer(self, now: float, prompt_s: float) -> None:
         """It answered a ping; answers come in the order of the pings."""
         if self.pings:
