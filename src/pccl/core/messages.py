@@ -373,7 +373,7 @@ class Kick(Struct, frozen=True, tag=True):
 
 
 class Ping(Struct, frozen=True, tag=True):
-    """Are you there? Sent only while somebody waits for the receiver, and to visitors."""
+    """Are you there? Sent while somebody waits for the receiver, to visitors, and after refusals."""
 
 
 class Pong(Struct, frozen=True, tag=True):
