@@ -16,7 +16,7 @@ from pccl import Attribute, CollectiveAborted, Communicator, DataType, PCCLError
 from pccl.cli.stress.doom import Doom, Point
 from pccl.core.effects import Collective
 from pccl.core.messages import CollectiveSpec
-from tests.e2e.state_actor import StateActor
+from tests.e2e.state_actor import StateActor, dying
 from tests.e2e.token_plane import LONG, TokenPlane
 
 STEP_S = 0.01
@@ -105,12 +105,11 @@ class Actor(StateActor):
         """Reduce numbers that are easy to check; SIGKILL ourselves, or say so, when this many bytes have moved."""
         send = np.resize(np.arange(PERIOD).astype(dtype) + np.asarray(share, dtype), count)
         recv = np.zeros_like(send) if apart else send
-        if die_at is not None:
-            threading.Thread(target=self.die, args=(die_at,), daemon=True).start()
         if tell_at is not None:
             threading.Thread(target=self.tell_moving, args=(tell_at,), daemon=True).start()
         try:
-            info = self.communicator.all_reduce(send, recv, op=ReduceOp[op], tag=tag)
+            with dying(self.await_moved, die_at):
+                info = self.communicator.all_reduce(send, recv, op=ReduceOp[op], tag=tag)
         except PCCLError:
             tell("input", intact=surplus(send, 1) == [share, share])
             raise
@@ -126,10 +125,9 @@ class Actor(StateActor):
     def reduce_many(self, lengths, share, retry, die_at=None, **arguments):
         """One transaction over tensors of two types; SIGKILL ourselves when this many bytes have moved."""
         tensors = [np.full(length, share, ("float32", "int64")[i % 2]) for i, length in enumerate(lengths)]
-        if die_at is not None:
-            threading.Thread(target=self.die, args=(die_at,), daemon=True).start()
         try:
-            info = self.communicator.all_reduce_many(tensors, retry=retry, async_op=True, **arguments).wait()
+            with dying(self.await_moved, die_at):
+                info = self.communicator.all_reduce_many(tensors, retry=retry, async_op=True, **arguments).wait()
         except PCCLError:
             tell("input", intact=all((tensor == share).all() for tensor in tensors))
             raise
@@ -161,10 +159,6 @@ class Actor(StateActor):
     def tell_moving(self, moved_bytes):
         self.await_moved(moved_bytes)
         tell("moving")
-
-    def die(self, moved_bytes):
-        self.await_moved(moved_bytes)
-        os.kill(os.getpid(), signal.SIGKILL)
 
     def fork(self):
         """A child that lives on and tries to use what is not its own."""

@@ -34,6 +34,25 @@ def random_array(draw, count, dtype):
     return words.view(dtype)[:count]
 
 
+@contextlib.contextmanager
+def dying(await_moved, die_at):
+    """SIGKILL ourselves when this many bytes have moved in the call within. At its end at the latest: on a busy machine
+    the last bytes may move while the thread that looks at them has no processor."""
+    if die_at is None:
+        yield
+        return
+
+    def die():
+        await_moved(die_at)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=die, daemon=True).start()
+    try:
+        yield
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 class StateActor:
     """For a peer that has a `communicator`."""
 
@@ -56,27 +75,28 @@ class StateActor:
         return digest.hexdigest()
 
     def sync(self, strategy="ENFORCE_POPULAR", die_at=None, stop_at=None):
-        if die_at is not None or stop_at is not None:
-            how = (die_at, signal.SIGKILL) if die_at is not None else (stop_at, signal.SIGSTOP)
-            threading.Thread(target=self.end_transferring, args=how, daemon=True).start()
+        if stop_at is not None:
+            threading.Thread(target=self.stop_transferring, args=(stop_at,), daemon=True).start()
         try:
-            info = self.communicator.sync_shared_state(self.state, SharedStateSyncStrategy[strategy])
+            with dying(self.await_transferred, die_at):
+                info = self.communicator.sync_shared_state(self.state, SharedStateSyncStrategy[strategy])
         finally:
             self.synced = {"revision": self.state.revision, "digest": self.digest()}
         return {**self.synced, "tx": info.tx_bytes, "rx": info.rx_bytes}
 
     def prefetch(self, die_at=None):
         """Fetch what the others hold, before connect."""
-        if die_at is not None:
-            threading.Thread(target=self.end_transferring, args=(die_at, signal.SIGKILL), daemon=True).start()
-        info = self.communicator.prefetch_shared_state(self.state)
+        with dying(self.await_transferred, die_at):
+            info = self.communicator.prefetch_shared_state(self.state)
         return {"tx": info.tx_bytes, "rx": info.rx_bytes, "revision": self.state.revision, "torn": self.state.torn}
 
     def round(self, learns=(), die_at=None):
         """One round of training until somebody waits to be let in, and let it in. Each step is told of, and changes
         these entries; SIGKILL ourselves when this many bytes were served meanwhile."""
-        if die_at is not None:
-            threading.Thread(target=self.end_transferring, args=(die_at, signal.SIGKILL), daemon=True).start()
+        with dying(self.await_transferred, die_at):
+            return self._round(learns)
+
+    def _round(self, learns):
         steps, gradient = 0, np.ones(100_000, np.float32)
         while not self.communicator.are_peers_pending():
             begin = time.monotonic()
@@ -140,11 +160,14 @@ class StateActor:
             select.select([], [], [], 0.001)
         os.kill(os.getpid(), signal.SIGINT)
 
-    def end_transferring(self, moved_bytes, how):
+    def await_transferred(self, moved_bytes):
         while not any(each.moved_bytes >= moved_bytes for each in _transfers()):
             select.select([], [], [], 0.001)
+
+    def stop_transferring(self, moved_bytes):
+        self.await_transferred(moved_bytes)
         os.write(1, b'{"event": "ending"}\n')
-        os.kill(os.getpid(), how)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
     def alter(self, entry, place):
         """Change one element."""

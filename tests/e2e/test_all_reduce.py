@@ -1,6 +1,7 @@
 """all_reduce end to end: real processes, a real master, native lanes."""
 
 import random
+import signal
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_sigkill_at_fifty_byte_offsets(master, start_peers):
         for share, peer in enumerate(survivors):
             peer.order("reduce", count=count, share=share)
         aborted += sum(_ends_well(peer) for peer in survivors)
-        victim.process.wait()
+        assert victim.process.wait(20) == -signal.SIGKILL
         all_do(survivors, "await_size", size=2)
         reduce_all(survivors, count)
     assert aborted >= 50, f"only {aborted} survivors' calls were hit: the victims died too late to show anything"
