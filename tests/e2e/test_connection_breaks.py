@@ -103,3 +103,33 @@ def test_a_connection_that_is_open_at_one_end_only_is_replaced(cast, network):
     reduce_all(peers, SMALL)
     master.expect_said(peers[2].peer[:8], "is back")
     reduce_all(peers, LARGE // 16)
+
+
+def test_a_newcomer_does_not_take_the_place_of_the_last_one(start_master, start_peers, network):
+    master, port = start_master(), network.open(DOOR)
+    network.lead(DOOR, master.port)
+    (last,) = join([], start_peers(1, f"127.0.0.1:{port}", token=False))
+    (newcomer,) = start_peers(1, master.address, token=False)
+    newcomer.order("connect")
+    master.expect_said("wait for", "update_topology")
+    cut(network)
+    master.expect_said("goes on", "1 peers")
+    assert last.do("update")["size"] == 2
+    newcomer.expect("connect")
+    reduce_all([last, newcomer], SMALL)
+
+
+def test_whoever_asks_the_standby_meanwhile_is_sent_back_to_its_place(start_master, start_peers, network):
+    master, standby, port = start_master(), start_master(), network.open(DOOR)
+    network.lead(DOOR, master.port)
+    peers = join([], start_peers(2, f"{master.address},{standby.address}", token=False))
+    peers = join(peers, start_peers(1, f"127.0.0.1:{port},{standby.address}", token=False))
+    before = [peer.do("await_size", size=3) for peer in peers]
+    network.lead(DOOR, 1)  # Nobody listens there.
+    cut(network)
+    standby.expect_said("1 of 3 peers came back", "more than half")
+    network.lead(DOOR, master.port)
+    reduce_all(peers, SMALL)
+    master.expect_said(peers[2].peer[:8], "is back")
+    after = [peer.do("await_size", size=3) for peer in peers]
+    assert [(each["peer"], each["epoch"]) for each in after] == [(each["peer"], each["epoch"]) for each in before]

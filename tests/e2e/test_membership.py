@@ -121,7 +121,7 @@ def test_candidates_form_the_roster_when_the_last_accepted_peer_dies(master, sta
     master.expect_said("wait for", "update_topology")
     first.kill()
     for candidate in candidates:
-        candidate.expect("connect", timeout_s=5.0)
+        candidate.expect("connect", timeout_s=20.0)
     for candidate in candidates:
         candidate.order("train")
     for candidate in candidates:

@@ -337,7 +337,7 @@ def _comments(text: str) -> Iterator[tuple[int, str]]:
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 500
-CORE_LINES_MAX = 4300
+CORE_LINES_MAX = 4400
 """Hard limits, some way above what we aim at (40, 300, 2,000): they stop growth, nothing more. In `core/` lines
 of code count: a limit that counted docstrings too would be a limit on explaining. More than a
 thousand of them are the way back to a master: to one that knows nothing, what peers remember and tell and how all that

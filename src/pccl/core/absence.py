@@ -4,6 +4,8 @@ Owns the rounds of dials and their pauses, and the messages that nobody is there
 heard. Does not know what is said once a master answers.
 """
 
+from math import inf
+
 from pccl.core.effects import CloseMaster, DialMaster, Note, PeerEffect, SendMaster
 from pccl.core.limits import LATE_S, PeerLimits
 from pccl.core.messages import Join, LinkUp, Ping, Pong, Recall, Resume, ToMaster
@@ -19,6 +21,11 @@ REDIAL_TIMEOUT_S = 2.0
 """Connect to a master that was there before. SYN is sent again after 1 s, so one loss fits in, and who knows several
 masters does not spend its time on one that is gone."""
 
+
+BEGIN_AFTER_S, BEGIN_ANYWAY_S = 2.0, 20.0
+"""Who knows several masters begins a run when each of the others has said for so long that it has none, or has not
+answered for so long. Peers of a run that has lost its master dial every second and come to another one; a master that
+is merely being started anew answers in seconds; and a standby may never be started."""
 
 UNHEARD = (PeerStage.OUTSIDE, PeerStage.AWAY)
 """Stages without a connection."""
@@ -46,6 +53,15 @@ class Absence:
         """Since when we have been without a master that has taken us in; None while there is one."""
         self._place = 0
         self._rounds = 0
+        self._asks_again = False
+        self._said = False
+        """Somebody was told what the masters say that do not take us in."""
+        self._without: dict[int, float] = {}
+        """Since when the masters at these places say, whenever they are dialled, that they have no run for us."""
+        self._silent: dict[int, float] = {}
+        """Since when these do not answer."""
+        self._asked: dict[int, float] = {}
+        """When that was last tried."""
         self._dial_at: float | None = None
         self._seed = seed % 2**64
 
@@ -57,19 +73,33 @@ class Absence:
         self.cause, self.words, self._since, self._rounds = cause, "", now, 0
         self._dial_at = now + self._pause()
 
-    def go_on(self, cause: str, now: float) -> None:
-        """This one does not answer, or has no run for us: the next one."""
+    def go_on(self, cause: str, now: float, broke_off: bool) -> None:
+        """This one does not answer, or has no run for us: the next one. But if it was about to take us back, perhaps it
+        has: it is asked once more, before another one goes on with what is over. If it hangs that takes one dial."""
+        if self._asked.get(self._place) != now:
+            self._without.pop(self._place, None)
+            self._silent.setdefault(self._place, now)
+            self._asked[self._place] = now
         self.cause = cause
         self._since = now if self._since is None else self._since
+        if broke_off and not self._asks_again:
+            self._asks_again, self._dial_at = True, now + self._pause()
+            return
+        self._asks_again = False
         self._place = (self._place + 1) % self.masters
         self._rounds += self._place == 0
         self._dial_at = now if self._place else now + self._pause()
 
-    def turned_away(self, reason: str) -> list[PeerEffect]:
-        """A master has no run for us. Where several start together everybody hears that in the first round; in the
-        second it is worth a word, since the caller may wait for as long as we dial."""
+    def turned_away(self, reason: str, now: float) -> list[PeerEffect]:
+        """A master has no run for us. Where several start together everybody hears that for a while; after that it is
+        worth a word, since the caller may wait for as long as we dial."""
         self.words = reason
-        return [CloseMaster(), *([Note(f"{reason}; {self.explain()}")] if self._rounds == 1 else [])]
+        late = not self._said and self._since is not None and now - self._since > 2 * BEGIN_AFTER_S
+        self._said = self._said or late
+        self._silent.pop(self._place, None)
+        self._without.setdefault(self._place, now)
+        self._asked[self._place] = now
+        return [CloseMaster(), *([Note(f"{reason}; {self.explain()}")] if late else [])]
 
     def connected(self, place: int) -> None:
         """A master answers; whether it takes us in is another question."""
@@ -77,7 +107,8 @@ class Absence:
 
     def end(self) -> None:
         """A master has taken us in, or we look for none any more."""
-        self._since, self._dial_at, self._rounds = None, None, 0
+        self._since, self._dial_at, self._rounds, self._said = None, None, 0, False
+        self._asks_again, self._without, self._silent, self._asked = False, {}, {}, {}
         self._held_back, self._stories = [], []
 
     def tell(self, transfer_runs: bool) -> int:
@@ -154,9 +185,22 @@ class Absence:
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def may_begin(self) -> bool:
-        """A new run may begin with us here: at the only master, or at the first one if no other had a run for us."""
-        return self.masters == 1 or (self._place == 0 and self._rounds > 0)
+    def may_begin(self, now: float) -> bool:
+        """A new run may begin with us here: at the only master, or at the first one if no other has a run for us."""
+        if self.masters == 1:
+            return True
+        return self._place == 0 and all(self._has_none(place, now) for place in range(1, self.masters))
+
+    def _has_none(self, place: int, now: float) -> bool:
+        """Whether the master there has no run, as far as we can know. What counts is what was seen whenever it was
+        dialled: we may have stood still ourselves in between."""
+        asked = self._asked.get(place, -inf)
+        round_s = REDIAL_TIMEOUT_S * self.masters + self._limits.master_redial_s
+        if now - asked > round_s:
+            return False
+        if place in self._without:
+            return asked - self._without[place] >= BEGIN_AFTER_S
+        return asked - self._silent[place] >= BEGIN_ANYWAY_S
 
     def obituary(self) -> str:
         """Why we look for none any more."""

@@ -82,6 +82,10 @@ class Absentees:
                 late = ", and it did not come back" if self._witnesses(member.peer) else ""
                 self._master.outbox.close(member.connection)
                 self._master.remove(member, f"its connection closed ({cause}){late}", now)
+                if not self._master.roster.accepted:
+                    # Newcomers would begin another run, without anything that this one has learnt.
+                    self._master.admission.suspend(now, now + self._master.limits.reunion_s)
+                    self._master.reunion.expect_back()
                 return True
         return False
 

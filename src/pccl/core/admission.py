@@ -40,7 +40,7 @@ MEMBER_STAGES: dict[MemberStage, tuple[str, tuple[MemberStage, ...]]] = {
     ),
     MemberStage.TRIED: (
         "part of the trial: links to its future neighbours are being made",
-        (MemberStage.ACCEPTED, MemberStage.GONE),
+        (MemberStage.CANDIDATE, MemberStage.ACCEPTED, MemberStage.GONE),
     ),
     MemberStage.ACCEPTED: ("on the roster, in its group's ring, votes in every ballot", (MemberStage.GONE,)),
     MemberStage.GONE: ("left, crashed, refused or kicked; its identity never returns", ()),
@@ -64,6 +64,8 @@ class Admission:
         """The candidates being tried; None when no trial is on."""
         self.begin_at = 0.0
         """No run begins before this."""
+        self.began_at = -inf
+        """When the run began with nobody but newcomers; long ago if it did not begin here."""
         self._also: dict[int, tuple[int, tuple[Pair, ...]]] = {}
         """Groups, and pairs that are linked there beyond ring and mesh, by the attempt that needs them."""
         self._rings: dict[int, tuple[PeerId, ...]] = {}
@@ -162,9 +164,9 @@ class Admission:
             self.rewire(group, now)
         return True
 
-    def suspend(self, now: float) -> None:
-        """Nobody is accepted, and peers of a run that was there before have come back: no other one begins."""
-        self.begin_at = inf
+    def suspend(self, now: float, until: float = inf) -> None:
+        """Nobody is accepted, and peers of a run that was there before have come back, or may: no other one begins."""
+        self.begin_at = until
         tried, self.trial = self.trial, None
         for group in _groups((tried or {}).values()):
             self.rewire(group, now)
@@ -184,6 +186,7 @@ class Admission:
         admitted, rings = self.trial, self._rings
         self.trial, self._rings = None, {}
         if admitted:
+            self.began_at = self.began_at if self._roster.accepted else now
             self._roster.accept(admitted, rings)
             self.wiring.forgive()
             self.push()

@@ -162,10 +162,12 @@ class Lanes:
         """Why this lane is not wanted; empty if it is, or if we may not have been told of its link yet."""
         if hello.receiver != self._me:
             return f"this is {short(self._me)}, not {short(PeerId(hello.receiver))}"
+        if end is None and hello.link > self._newest:
+            return ""
         if self.run and hello.run != self.run:
             return f"{short(self._me)} takes part in another run"
         if end is None:
-            return "" if hello.link > self._newest else f"{short(self._me)} knows no link {hello.link} any more"
+            return f"{short(self._me)} knows no link {hello.link} any more"
         if (
             end.spec.dial
             or end.spec.peer != hello.sender

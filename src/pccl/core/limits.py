@@ -41,7 +41,8 @@ class MasterLimits(Struct, frozen=True):
     """A master without a roster that is told of a run waits this long for the peers that nobody has a link to any more.
     Peers dial every second (`PeerLimits.master_redial_s`), and a dial takes two at most, so who is there has come by
     then. Those to whom somebody still has a link, or of whose group nobody is here, may not have noticed yet that their
-    master is gone, and get `silence_s`, like everywhere."""
+    master is gone, and get `silence_s`, like everywhere; unless too few are here for one of several masters, who look
+    for the others. The last peer of a run has as long to come back before newcomers begin another one."""
 
     newborn_s: float = 2.0
     """A master that may follow another one on its port keeps newcomers waiting until it is this old: by then peers of

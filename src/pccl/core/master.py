@@ -53,7 +53,10 @@ from pccl.core.waits import Waits
 from pccl.core.wiring import Link, Wiring
 from pccl.types import PeerId, short
 
-_NO_RUN = "this master has no run, and one begins only at the first address: start the master there, or name this first"
+_NO_RUN = (
+    "this master has no run; one begins at the first address, when all others have none or do not answer. If there is "
+    "no master at the first, start it, or name this one first"
+)
 
 
 class Master:
@@ -62,9 +65,9 @@ class Master:
     def __init__(self, run: str, limits: MasterLimits, follows: bool = False) -> None:
         """`follows`: there may have been another master at this address, whose peers come back."""
         self.name = run
-        """Of this master alone, and another one whenever a run comes back to it: whoever was with it before has to be
-        told what happened since, and does not go on as if only its connection had broken."""
-        self.run = run
+        """Of this master alone, and another one whenever a run comes back to it, or ends: whoever was with it before
+        has to be told what happened since, and does not go on as if only its connection had broken."""
+        self.run = self._first_run = run
         """Chosen for the first of its masters; the next ones take it over."""
         self.limits = limits
         self.roster = Roster()
@@ -138,7 +141,8 @@ class Master:
         if not isinstance(join, Join):
             self.outbox.close(event.connection)
             return
-        if not (join.begin or self.roster.accepted or self.reunion.gathering):
+        hopeless = self.reunion.holds_off(now) and not join.visits
+        if hopeless or not (join.begin or len(self.roster) or self.reunion.gathering):
             self.outbox.send_connection(event.connection, Elsewhere(_NO_RUN))
             self.outbox.close(event.connection)
             return
@@ -150,7 +154,7 @@ class Master:
             return
         member = Member(PeerId(join.peer), join.group, event.connection, (join.host or event.host, join.port))
         member.lanes, member.serves, member.secret = join.lanes, join.serves, join.secret
-        member.joined_at = now
+        member.joined_at, member.begins = now, join.begin
         if join.visits:
             self.roster.add_visitor(member)
             self.visits.arrive(member, now)
@@ -276,7 +280,17 @@ class Master:
             self.admission.push()
             self.collectives.lose(member, how, now)
             self.syncs.lose(member, now)
+            if not self.roster.accepted:
+                self._end_run(now)
         self.admission.rewire(member.group, now)
+
+    def _end_run(self, now: float) -> None:
+        """Nobody is left. What begins here next is another run, and those of this one may come back and go on."""
+        self.admission.suspend(now, now)
+        self.reunion.note_end()
+        self.name = self.run = f"{self._first_run}_{self.roster.epoch}"
+        outside = (*self.roster.candidates, *self.roster.visitors)
+        self.outbox.send(outside, Welcome(self.run, self.limits.tags_max, self.name))
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -166,7 +166,7 @@ class Peer:
             case MasterUp(place=place):
                 self._vigil.hear(now)
                 self._absence.connected(place)
-                self._greet()
+                self._greet(now)
             case MasterClosed(cause=cause):
                 self._miss_master(cause, now)
             case Tick():
@@ -174,13 +174,13 @@ class Peer:
                 self._dial_master(now)
                 self._ping(now)
 
-    def _greet(self) -> None:
+    def _greet(self, now: float) -> None:
         """Say who we are: somebody new, or somebody who was there before."""
         me = self.identity
         if not self.accepted:
             self._become(PeerStage.JOINING)
             self._absence.session = Session()
-            begins = me.visits or self._absence.may_begin()  # With a visitor no run begins anywhere.
+            begins = me.visits or self._absence.may_begin(now)  # With a visitor no run begins anywhere.
             self._send(Join(me.peer, me.group, me.host, me.port, me.lanes, me.visits, me.serves, begins, me.secret))
             if self._visiting.open:
                 self._send(Fetch())
@@ -190,11 +190,12 @@ class Peer:
         self._send(self._memory.resume(me, latest, (self._lanes, self._sync), tuple(self._calls)))
         self._effects.extend(map(SendMaster, self._memory.recall(self.ring, self._lanes, self._runs)))
 
-    def _miss_master(self, cause: str, now: float) -> None:
-        """The connection is gone, or a dial led nowhere. A candidate joins again; a visitor has nothing to wait for."""
+    def _miss_master(self, cause: str, now: float, moves_on: bool = False) -> None:
+        """No connection, or none any more. A candidate joins again, a visitor does not. `moves_on`: to another one."""
         if self._loss is not None or self.identity.visits:
             return self._lose(FailureKind.MASTER_LOST, f"the master was lost ({cause}); connect without prefetching")
-        had_one = self.stage in (PeerStage.CANDIDATE, PeerStage.ACCEPTED)
+        had_one = self.stage in (PeerStage.CANDIDATE, PeerStage.ACCEPTED) and not moves_on
+        broke_off = self.stage is PeerStage.RETURNING and not moves_on
         if self.accepted and self.stage is not PeerStage.AWAY:
             self._become(PeerStage.AWAY)
         elif not self.accepted and self.stage is not PeerStage.OUTSIDE:
@@ -205,7 +206,7 @@ class Peer:
             self.waiting = f"the master is away: {self._absence.explain()}"
             self._effects.append(Note(self.waiting))
         else:
-            self._absence.go_on(cause, now)
+            self._absence.go_on(cause, now, broke_off)
 
     def _dial_master(self, now: float) -> None:
         if self._absence.over(now):
@@ -374,8 +375,8 @@ class Peer:
             case Rejoined(heard=heard):
                 self._rejoin(heard)
             case Elsewhere(reason=reason):
-                self._effects += self._absence.turned_away(reason)
-                self._miss_master(reason, now)
+                self._effects += self._absence.turned_away(reason, now)
+                self._miss_master(reason, now, moves_on=True)
             case Wire(links=links):
                 self._lanes.wire(links)
                 self._runs.links_changed()

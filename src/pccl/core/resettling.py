@@ -90,7 +90,7 @@ def resumed(master: Master, member: Member) -> Resumed:
 
 
 def _restore_roster(master: Master, muster: Muster, stories: list[Return], now: float) -> None:
-    roster, salt = master.roster, int.from_bytes(master.run.encode())
+    roster, salt = master.roster, int.from_bytes(master.name.encode())
     master.run = muster.run
     epoch = beyond(max(muster.epoch, roster.epoch), EPOCHS_APART, salt)
     master.name = f"{master.name.partition('.')[0]}.{epoch}"

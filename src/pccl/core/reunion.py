@@ -11,6 +11,8 @@ that of the same roster.
 
 from __future__ import annotations
 
+from collections.abc import ValuesView
+from math import inf
 from typing import TYPE_CHECKING
 
 from pccl.core.ballot import names
@@ -38,8 +40,6 @@ class Reunion:
         self._returns: dict[PeerId, Return] = {}
         self._since: float | None = None
         """When the first came back."""
-        self._followed = False
-        """The run here did not begin here."""
         self._changes = 0
         """How often somebody has told all, or gone."""
         self._version: tuple[int, int] | None = None
@@ -47,6 +47,11 @@ class Reunion:
         """Who was here at that version."""
         self._gone: dict[PeerId, str] = {}
         """How some left, the last ones last."""
+        self._over: list[str] = []
+        """Runs that ended here and of which nobody is expected back, the last ones last."""
+        self._names: list[str] = []
+        """Of this master, while it led runs that ended here."""
+        self._holds_off_until = 0.0
 
     @property
     def gathering(self) -> bool:
@@ -60,14 +65,11 @@ class Reunion:
         master, peer = self._master, PeerId(resume.peer)
         if master.absentees.take_back(resume, connection, now):
             return
-        if self._gives_way(resume, now):
-            for upstart in list(master.roster.accepted.values()):
-                reason = "an earlier run that was led from this address before has come back; build a new Communicator"
-                master.expel(upstart, reason, now)
-        reason = self._objection(resume)
+        reason = self._objection(resume, now)
         if reason:
-            # That this master leads another run says nothing about the others that the peer knows.
-            perhaps = resume.masters > 1 and resume.run != master.run
+            # That this master leads another run says nothing about the others that the peer knows, unless it was the
+            # last that the peer had.
+            perhaps = resume.masters > 1 and resume.run != master.run and resume.master not in self._names
             master.outbox.send_connection(connection, (Elsewhere if perhaps else Kick)(clip(reason)))
             master.outbox.close(connection)
             return
@@ -102,16 +104,17 @@ class Reunion:
         """The run here began with newcomers, before those of an earlier one, which was no smaller, had noticed that
         their master was gone: a machine that loses its power tells nobody."""
         master = self._master
-        young = master.born_at is not None and now - master.born_at < master.limits.silence_s
-        upstart = master.follows and not self._followed and young
-        return upstart and resume.run != master.run and resume.global_size >= len(master.roster.accepted) > 0
+        young = now - master.admission.began_at < master.limits.silence_s
+        upstart = young and (master.follows or resume.masters > 1)
+        earlier = resume.run not in (master.run, *self._over)
+        return upstart and earlier and resume.global_size >= len(master.roster.accepted)
 
-    def _objection(self, resume: Resume) -> str:
+    def _objection(self, resume: Resume, now: float) -> str:
         """Why this peer cannot go on with its run here; empty if it perhaps can."""
         master, me = self._master, short(PeerId(resume.peer))
         if len(master.roster) + len(master.roster.returning) >= master.limits.peers_max:
             return f"the run is full: {master.limits.peers_max} peers (peers_max of the master)"
-        if not master.roster.accepted:
+        if not master.roster.accepted or self._gives_way(resume, now):
             return ""
         if resume.run != master.run:
             return (
@@ -158,10 +161,24 @@ class Reunion:
         self._returns.pop(member.peer, None)
         self._changes += 1
 
+    def note_end(self) -> None:
+        """Nobody of the run is left here."""
+        self._over = [*self._over, self._master.run][-GONE_MAX:]
+        self._names = [*self._names, self._master.name][-GONE_MAX:]
+
+    def expect_back(self) -> None:
+        """The last one of the run that has just ended may come back."""
+        self._over.pop()
+
+    def holds_off(self, now: float) -> bool:
+        """Some were sent to their other masters and may be back: newcomers ask those, too, and wait for none here."""
+        return now < self._holds_off_until and not self.gathering and not self._master.roster.accepted
+
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def advance(self, now: float) -> None:
         """Go on with the run if everybody is here, or has had the time to come."""
+        self._release_guests(now)
         muster = self._muster()
         if muster is None:
             if self._since is not None and now >= self._deadline(None):
@@ -174,9 +191,12 @@ class Reunion:
             return
         others = [ret for peer, ret in self._returns.items() if muster.back.get(peer) is not ret]
         self._end()
+        for upstart in list(self._master.roster.accepted.values()):
+            reason = "an earlier run that was led from this address before has come back; build a new Communicator"
+            self._master.expel(upstart, reason, now)
         for ret in others:
             self._master.expel(ret.member, _why_not(ret, muster), now)
-        self._followed = True
+        self._master.admission.began_at = -inf
         resettle(self._master, muster, now)
         for told in muster.back.values():
             if told is not None and told.cut is not None and told.member.peer in self._master.roster.accepted:
@@ -188,6 +208,26 @@ class Reunion:
         self._end()
         for ret in returns:
             self._master.expel(ret.member, "it did not tell in time what it knew of its run", now)
+        self._release("an earlier run came back to this master and is gone again", now, list(self._candidates))
+
+    @property
+    def _candidates(self) -> ValuesView[Member]:
+        return self._master.roster.candidates.values()
+
+    def _release_guests(self, now: float) -> None:
+        """They came for a run that is gone, and no other one begins with them before they have asked everywhere."""
+        master = self._master
+        if not (master.roster.accepted or self.gathering) and now >= master.admission.begin_at:
+            guests = [member for member in self._candidates if not member.begins]
+            self._release("the run that was led here has ended", now, guests)
+
+    def _release(self, reason: str, now: float, newcomers: list[Member]) -> None:
+        """Newcomers who waited for a run that does not go on here. Those who know other masters ask them again before
+        they begin one beside it; the others come back at once."""
+        for newcomer in newcomers:
+            self._master.outbox.send((newcomer.peer,), Elsewhere(clip(reason)))
+            self._master.outbox.close(newcomer.connection)
+            self._master.remove(newcomer, "it was sent to its other masters", now)
 
     def _end(self) -> None:
         self._since, self._returns = None, {}
@@ -219,15 +259,19 @@ class Reunion:
             self._master.outbox.close(ret.member.connection)
             self._master.remove(ret.member, "it was sent to its other masters", now)
         self._end()
-        # They will be back if nobody else takes them: no other run begins in their place meanwhile.
-        self._master.admission.begin_at = now + self._master.limits.silence_s
+        if not self._master.roster.accepted:
+            # They will be back if nobody else takes them: no other run begins in their place meanwhile.
+            self._release(reason, now, list(self._candidates))
+            self._holds_off_until = now + self._master.limits.silence_s
 
     # ── time and words ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _deadline(self, muster: Muster | None) -> float:
         limits = self._master.limits
         since = 0.0 if self._since is None else self._since
-        return since + (limits.silence_s if muster is not None and muster.late else limits.reunion_s)
+        # Too few for a run that may go on elsewhere look there before they have lost their place in it.
+        late = muster is not None and muster.late and (muster.unmatched or not self._rivals())
+        return since + (limits.silence_s if late else limits.reunion_s)
 
     def next_deadline(self) -> float | None:
         """When `advance` has something to do though nothing happened."""

@@ -31,6 +31,8 @@ class Member:
         """It came back, and is still telling what we know already."""
         self.serves = True
         """Lets visitors have its shared state."""
+        self.begins = True
+        """A run may begin with it: no other master that it knows has one, or it came back."""
         self.seniority = 0
         """Order of arrival: the younger of two gives way."""
         self.dials = False
