@@ -26,8 +26,8 @@ class Havoc:
         self._random = theatre.random
         self._kinds = list(theatre.plan.faults)
         self._weights = list(theatre.plan.faults.values())
-        self.parted: set[PeerId] = set()
-        """Peers between which and the master nothing passes."""
+        self.parted: dict[PeerId, tuple[int, ...]] = {}
+        """Peers between which and the masters at these places nothing passes."""
 
     def start(self) -> None:
         """Plan the first strike."""
@@ -46,11 +46,12 @@ class Havoc:
             host.slowness_s = 0.0
             if not host.frozen_for_good:
                 host.thaw()
-        self._theatre.master.dies_after = None
-        self._theatre.master.thaw()
         for peer in list(self.parted):
             self._unite(peer)
-        self._theatre.restart_master()
+        for place, master in list(self._theatre.masters.items()):
+            master.dies_after = None
+            master.thaw()
+            self._theatre.restart_master(place)
 
     def _heal_reach(self) -> None:
         """What cannot be dialled stays so in the groups that have a ring around it, whoever else is lost or let in."""
@@ -151,6 +152,9 @@ class Havoc:
         """The master computes something else for a while; rarely for longer than the peers' patience."""
         theatre, too_long = self._theatre, self._random.random() < 0.3
         seconds = (self._random.uniform(0.0, 0.5) + too_long) * theatre.plan.peer_limits.master_silence_s
+        if theatre.plan.standby:
+            # Whoever has to dial it meanwhile goes to its standby, and if most do so there are two runs.
+            too_long, seconds = False, self._random.uniform(0.0, 1.0)
         for known in theatre.ledger.known.values() if too_long else ():
             host = theatre.host_of(known)
             if host is not None and not (host.core.accepted and theatre.ledger.linked(known)):
@@ -163,7 +167,8 @@ class Havoc:
     def _crash_master(self) -> str:
         """Between any two effects, or with all that is on its way; the next one comes sooner or later, perhaps too
         late."""
-        master = self._theatre.master
+        theatre = self._theatre
+        master = theatre.masters[self._random.randrange(2)] if theatre.plan.standby else theatre.master
         if master.gone or master.dies_after is not None:
             return ""
         how = self._random.choice(("process", "effects", "machine"))
@@ -182,7 +187,8 @@ class Havoc:
         if host is None or host.control is None:
             return ""
         known = self._theatre.ledger.find(host.identity.peer)
-        if known is None or not host.core.accepted or not self._theatre.ledger.linked(known):
+        alone = len(list(self._theatre.ledger.accepted())) == 1
+        if known is None or not host.core.accepted or not (alone or self._theatre.ledger.linked(known)):
             host.harms.append("cut control connection")
         host.control.cut("reset by the network")
         return host.name
@@ -232,15 +238,25 @@ class Havoc:
         peer = host.identity.peer
         if seconds > HARMLESS_S or self._theatre.master.gone:
             host.harms.append("out of the master's reach")
-        self.parted.add(peer)
+        self.parted[peer] = self._places(host)
         if host.control is not None:
             host.control.hold(towards)
         self._theatre.scheduler.after(seconds, self._unite, peer)
         return f"{host.name} for {seconds} s towards {towards}"
 
+    def _places(self, host: "PeerHost") -> tuple[int, ...]:
+        """From which masters a peer is parted. Most of a roster out of the reach of a master that lives, and not of its
+        standby, are two runs: nobody can tell that from the death of the others. So are those who have never heard of a
+        run and begin one."""
+        theatre = self._theatre
+        accepted = len(list(theatre.ledger.accepted()))
+        if theatre.plan.standby and host.core.accepted and 2 * (len(self.parted) + 1) < accepted:
+            return self._random.choice(((theatre.master.place,), (0, 1)))
+        return (0, 1)
+
     def _unite(self, peer: PeerId) -> None:
         host = self._theatre.peers.get(peer)
-        self.parted.discard(peer)
+        self.parted.pop(peer, None)
         if host is not None and host.control is not None:
             host.control.release()
 

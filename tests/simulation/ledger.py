@@ -119,6 +119,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self.known: dict[int, Known] = {}
+        """To the master that is looked at: the one that leads, except while another one handles something."""
         self.attempts: dict[int, Attempt] = {}
         self.running: dict[int, Attempt] = {}
         self.leaving: set[int] = set()
@@ -133,12 +134,8 @@ class Ledger:
         """Somebody was taken back who knows nothing of the master before: it was lost to the run then, or was taken
         back and did not hear of it. Where nobody else of its group is there, no master can tell which."""
 
-    def master_gone(self) -> None:
-        """The master is gone, and the next one knows nobody."""
-        self.known.clear()
-        self._forget_outcomes()
-
-    def _forget_outcomes(self) -> None:
+    def forget_outcomes(self) -> None:
+        """A master that was leading is gone, or a run comes back."""
         for attempt in self.attempts.values():
             attempt.cut_short, attempt.outcome = True, None
 
@@ -262,7 +259,7 @@ class Ledger:
                 known.run = run
             case Resumed():
                 if not self.reunited:
-                    self._forget_outcomes()  # Whatever was sent before, those who got it tell.
+                    self.forget_outcomes()  # Whatever was sent before, those who got it tell.
                     stories = [each for each in self.known.values() if each.told]
                     self.witnessed = {PeerId(link.peer) for each in stories for link in each.links.values()}
                     epochs = [each.epoch for each in stories]

@@ -9,9 +9,11 @@ from msgspec import structs
 
 from pccl.core.effects import Close, Closed, MasterEffect, MasterEvent, Note, Received, Send
 from pccl.core.master import Master
+from pccl.core.messages import Resumed, Topology
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import TO_MASTER_FRAME_MAX, FrameReader, frame
 from tests.simulation.host import Host
+from tests.simulation.ledger import Known
 from tests.simulation.network import Connection
 from tests.simulation.trace import tell
 
@@ -32,12 +34,19 @@ class MasterHost(Host):
         self.core = Master(run, theatre.plan.master_limits, follows=number > 0)
         # A run that begins anew counts from one again; what looks on here knows attempts by their numbers alone.
         self.core.roster.number = number * 1_000_000
-        super().__init__(theatre.scheduler, self.core, "master")
+        super().__init__(theatre.scheduler, self.core, "master" if place == 0 else "standby")
         self.theatre = theatre
         self.number = number
         self.place = place
         """At which of the addresses that peers know."""
+        self.known: dict[int, Known] = {}
+        """What the ledger holds of those who came to it, by connection."""
         self._connections: dict[int, Connection] = {}
+
+    @property
+    def leads(self) -> bool:
+        """Somebody is on its roster."""
+        return not self.gone and any(known.topology is not None for known in self.known.values())
 
     def connected(self, connection: Connection, address: str) -> int:
         """A peer has dialled the master; the number of its connection."""
@@ -60,15 +69,33 @@ class MasterHost(Host):
         if self._connections.pop(number, None) is not None:
             self.handle(Closed(number, cause))
 
+    def _handle(self, event: Any) -> None:
+        ledger = self.theatre.ledger
+        ledger.known = self.known
+        try:
+            super()._handle(event)
+        finally:
+            ledger.known = self.theatre.master.known
+
     def before(self, event: MasterEvent, effects: list[Any]) -> None:
         theatre = self.theatre
         if theatre.trace.on:
             theatre.trace.line(self.scheduler.now, self.name, tell(event))
+        said = [effect.message for effect in effects if isinstance(effect, Send)]
+        if any(isinstance(message, Topology) for message in said):
+            theatre.lead(self)
+            if not self.leads and not any(isinstance(message, Resumed) for message in said):
+                theatre.run_begins()
         theatre.ledger.open(event, effects)
-        theatre.audience.tell("master_handles", event)
+        self._tell("master_handles", event)
 
     def after(self, event: MasterEvent) -> None:
-        self.theatre.audience.tell("master_handled", event)
+        self._tell("master_handled", event)
+
+    def _tell(self, hook: str, *what: Any) -> None:
+        """Of one that leads nobody beside another one, onlookers take no notice."""
+        if self.theatre.master is self:
+            self.theatre.audience.tell(hook, *what)
 
     def perform(self, effect: Any) -> None:
         if self.theatre.trace.on:
@@ -95,21 +122,21 @@ class MasterHost(Host):
         self._witness(effect)
         (number,) = effect.connections
         if effect.again:
-            self.theatre.audience.tell("master_repeats", self.theatre.ledger.known[number], effect.message)
+            self._tell("master_repeats", self.known[number], effect.message)
         connection = self._connections.get(number)
         if connection is not None:
             connection.send(1, frame(encode(effect.message)))
 
     def _witness(self, effect: MasterEffect) -> None:
         for known, message in self.theatre.ledger.deliveries([effect]):
-            self.theatre.audience.tell("master_sends", known, message)
+            self._tell("master_sends", known, message)
 
     def crash(self) -> None:
         """The process is gone, and the kernel closes all connections."""
         if self.gone:
             return
         self.gone = True
-        self.theatre.master_gone()
+        self.theatre.master_gone(self)
         for connection in self._connections.values():
             connection.crash(1)
 
@@ -119,7 +146,7 @@ class MasterHost(Host):
             return
         self.gone = True
         self.theatre.power_lost_at = self.scheduler.now
-        self.theatre.master_gone()
+        self.theatre.master_gone(self)
         for connection in self._connections.values():
             connection.vanish((0, 1))
             self.scheduler.after(self.theatre.random.uniform(0.0, NOTICED_S), connection.cut, "connection reset")

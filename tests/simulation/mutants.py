@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from math import inf
 from typing import Any
 from unittest.mock import PropertyMock, patch
 
@@ -51,6 +52,10 @@ def _around(method: Callable[..., Any], name: str, replacement: Any) -> Callable
             return method(self, *arguments)
 
     return broken
+
+
+def _suspend_for_nobody(self: Any, now: float, until: float = inf) -> None:
+    _SUSPEND(self, now, until if until == inf else now)
 
 
 def _majority(self: Any) -> bool:
@@ -115,6 +120,7 @@ def _wait_for_nobody(self: Any, sync: Any) -> None:
 
 _REPORT_SYNC, _START_SYNC = Syncs.report, Syncs._start
 _ADVANCE, _START, _REPORT, _LEND = Admission.advance, Collectives.advance, Collectives.report, Lanes.lend
+_SUSPEND = Admission.suspend
 _FAIL = Wiring._fail
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
@@ -195,6 +201,13 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "begin beside a run that comes back": (
         Mutant("newcomers wait meanwhile", Admission, "suspend", lambda self, now: None),
+    ),
+    "go on with too few": (Mutant("no two masters have most of a roster", Muster, "unmatched", True),),
+    "begin before the others are asked": (
+        Mutant("newcomers begin no run beside another", Absence, "may_begin", lambda self, now: self._place == 0),
+    ),
+    "forget the last one who is cut off": (
+        Mutant("newcomers do not take the place of the last one", Admission, "suspend", _suspend_for_nobody),
     ),
     "say nothing again": (Mutant("who comes back hears what it lacks", Session, "unheard", lambda self, heard: ()),),
     "say all of it again": (

@@ -82,6 +82,8 @@ class PeerHost(Host):
         self.synced_word = b""
         """What it held when it was last told to be in step."""
         self.wired: dict[int, LinkSpec] = {}
+        self.place = 0
+        """Of the master that it was last connected with."""
         self.dials = 0
         """How often it has dialled a master: only the last dial counts."""
         self._numbers = 0
@@ -99,6 +101,7 @@ class PeerHost(Host):
             self.post(self.handle, MasterClosed("connection refused"))
             return
         self.attach(control)
+        self.place = place
         self.post(self._up, control, place)
 
     def attach(self, control: Connection) -> None:

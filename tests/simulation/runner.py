@@ -13,7 +13,7 @@ from msgspec import Struct
 from tests.simulation.plan import draw
 from tests.simulation.theatre import Theatre
 from tests.simulation.trace import Trace
-from tests.simulation.violation import Violation
+from tests.simulation.violation import Curtain, Violation
 
 SEEDS_FILE = Path(__file__).parent / "seeds.txt"
 
@@ -46,6 +46,8 @@ def play(seed: int, show: Callable[[str], object] | None = None) -> Verdict:
         theatre.play()
     except Violation as violation:
         checker, failure = violation.checker, str(violation)
+    except Curtain:
+        pass
     except Exception as error:
         # A core that raises is a finding like any other; the trace of the error tells where.
         checker, failure = type(error).__name__, "".join(traceback.format_exception(error)[-4:])

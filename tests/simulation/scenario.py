@@ -5,7 +5,9 @@
     call anna update_topology               or are_peers_pending, goodbye, sync 3, collective 0 [count=8]
     done anna 0    fail anna 0              the data plane ends anna's run of tag 0
     crash anna     freeze anna    thaw anna the process is gone, stopped, continued
-    crash master   restart                  so is the master's; another one starts, and knows nothing
+    crash master   restart master           so is the master's; another one starts, and knows nothing
+    standby                                 another master runs at the second address that peers know
+    cut anna [standby]    unite anna        anna cannot reach any master, or this one, until they are united
     copy anna                               another process starts with all that anna is, and dials the master
     block anna bert                         anna cannot dial bert any more
     wait 10                                 let seconds pass
@@ -53,6 +55,7 @@ DIRECTORY = Path(__file__).parent / "scenarios"
 SEPARATOR = "----\n"
 SETTLE_S = 0.5
 WAY_S = 0.005
+_PLACES = {"master": 0, "standby": 1}
 
 _CALLS: dict[str, Callable[[], Request]] = {
     "update_topology": UpdateTopology,
@@ -92,20 +95,22 @@ class Recorder(Checker):
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if not isinstance(message, Ping | Pong | Welcome | Waiting):
-            self.lines.append(
-                f"master → {known.peer}: {_links(message) if isinstance(message, Wire) else tell(message)}"
-            )
+            told = _links(message) if isinstance(message, Wire) else tell(message)
+            self.lines.append(f"{self.theatre.master.name} → {known.peer}: {told}")
 
     def master_repeats(self, known: Known, message: ToPeer) -> None:
         again = "" if isinstance(message, Rejoined | Resumed) else " again"
-        self.lines.append(f"master → {known.peer}{again}: {tell(message)}")
+        self.lines.append(f"{self.theatre.master.name} → {known.peer}{again}: {tell(message)}")
 
     def peer_sends(self, host: PeerHost, message: ToMaster) -> None:
         if not isinstance(message, Ping | Pong):
-            self.lines.append(f"{host.name} → master: {tell(message)}")
+            self.lines.append(f"{host.name} → {self._master_of(host)}: {tell(message)}")
 
     def peer_repeats(self, host: PeerHost, message: ToMaster) -> None:
-        self.lines.append(f"{host.name} → master again: {tell(message)}")
+        self.lines.append(f"{host.name} → {self._master_of(host)} again: {tell(message)}")
+
+    def _master_of(self, host: PeerHost) -> str:
+        return self.theatre.masters[host.place].name
 
     def run_started(self, part: Part) -> None:
         if isinstance(part.effect, StartExchange):
@@ -179,6 +184,7 @@ class Story:
         address = (f"10.0.0.{number}", 40_000)
         group, lanes = int(chosen.get("group", 0)), int(chosen.get("lanes", 0))
         identity = PeerIdentity(PeerId(name), group, *address, lanes, visits, secret=f"of {name}")
+        identity = structs.replace(identity, masters=len(self.theatre.masters))
         host = self.theatre.place(PeerHost(self.theatre, identity, address, WAY_S))
         if "nat" in options:
             self.theatre.reach.behind_nat.add(host.identity.peer)
@@ -204,24 +210,27 @@ class Story:
         self.plane.end_run(self._host(name), int(tag), "a segment is corrupt")
 
     def _crash(self, name: str) -> None:
-        if name == "master":
-            self.theatre.master.crash()
+        if name in _PLACES:
+            self.theatre.masters[_PLACES[name]].crash()
         else:
             self._host(name).crash()
 
-    def _restart(self) -> None:
-        self.theatre.restart_master()
+    def _standby(self) -> None:
+        self.theatre.add_standby()
 
-    def _cut(self, name: str) -> None:
-        """Its connection to the master breaks, and it cannot make another one until both are united."""
-        host = self._host(name)
+    def _restart(self, name: str) -> None:
+        self.theatre.restart_master(_PLACES[name])
+
+    def _cut(self, name: str, master: str = "") -> None:
+        """Its connection breaks, and it cannot make another one until they are united."""
+        host, places = self._host(name), (_PLACES[master],) if master else tuple(_PLACES.values())
         host.harms.append("cut off from the master")
-        self.theatre.havoc.parted.add(host.identity.peer)
-        if host.control is not None:
+        self.theatre.havoc.parted[host.identity.peer] = places
+        if host.control is not None and host.place in places:
             host.control.cut("reset by the network")
 
     def _unite(self, name: str) -> None:
-        self.theatre.havoc.parted.discard(self._host(name).identity.peer)
+        self.theatre.havoc.parted.pop(self._host(name).identity.peer, None)
 
     def _copy(self, name: str) -> None:
         """A virtual machine that was saved and started twice, say."""

@@ -18,7 +18,7 @@ from tests.simulation.faults import Havoc
 from tests.simulation.habits import draw_seesaw
 from tests.simulation.hostile import HostileHost
 from tests.simulation.ledger import Known, Ledger
-from tests.simulation.master_host import MasterHost
+from tests.simulation.master_host import NOTICED_S, MasterHost
 from tests.simulation.network import TCP_GIVES_UP_S, Connection, Network
 from tests.simulation.peer_host import PeerHost
 from tests.simulation.people import LONG_THOUGHT_S, Person, Script, train, visit
@@ -27,7 +27,7 @@ from tests.simulation.plane import Plane
 from tests.simulation.reach import Reach
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.trace import Trace
-from tests.simulation.violation import Violation
+from tests.simulation.violation import Curtain, Violation
 
 SAMPLE_S = 2.5
 """How often the checkers look at those who wait: half of what they let pass."""
@@ -61,13 +61,21 @@ class Theatre:
         self.plane = Plane(self)
         self.audience = checkers.Audience([checker(self) for checker in (*checkers.ALL, *onlookers)])
         self._connections = 0
-        self.master = MasterHost(self, 0, 0)
+        self._masters_made = 0
+        self.masters: dict[int, MasterHost] = {}
+        """By place: the one that runs there, or ran there last."""
+        self.master = self._make_master(0)
+        """The one that leads, or the last that did; where that one is gone, any other."""
+        if plan.standby:
+            self.add_standby()
         self.master_for_good = False
         """There will be no other master."""
         self.power_lost_at = -inf
         """When the machine of a master was last gone without a word."""
         self.master_crashes: list[float] = []
         """When."""
+        self.begun_anew = False
+        """A run has begun while somebody of an earlier one was out of reach."""
         self.master_paused = False
         """A master has stood still."""
         self.peers: dict[PeerId, PeerHost] = {}
@@ -100,9 +108,11 @@ class Theatre:
         self.scheduler.run(self.plan.safety_s, lambda: self.scheduler.steps > STEPS_MAX)
         if self.plan.master_crashes:
             self.master_for_good = True
-            self.master.dies_after = self.random.randrange(4)
-            self.scheduler.run(self.scheduler.now + 5.0, lambda: self.master.gone)
-            self.master.crash()
+            leader = self.master
+            leader.dies_after = self.random.randrange(4)
+            self.scheduler.run(self.scheduler.now + 5.0, lambda: leader.gone)
+            for master in self.masters.values():
+                master.crash()
         self._enter_late()
         self._line("HEAL", "no more faults")
         self.acting = False
@@ -223,7 +233,8 @@ class Theatre:
     def dial_master(self, host: PeerHost, place: int, timeout_s: float) -> None:
         """A peer dials the master at one of its addresses."""
         way_s = self.network.delay(2 * host.distance_s)
-        if host.identity.peer in self.havoc.parted or (self.master.gone and self.random.random() < 0.3):
+        parted = place in self.havoc.parted.get(host.identity.peer, ())
+        if parted or (self.masters[place].gone and self.random.random() < 0.3):
             way_s = timeout_s  # Nobody answers, not even with a refusal.
         self.scheduler.after(way_s, self._connect, host, place, (host.dials, timeout_s))
 
@@ -231,14 +242,15 @@ class Theatre:
         dial, timeout_s = dialled
         if host.gone or host.dials != dial:
             return
-        if self.master.gone or self.master.place != place or host.identity.peer in self.havoc.parted:
+        master = self.masters[place]
+        if master.gone or place in self.havoc.parted.get(host.identity.peer, ()):
             host.connected(None, place)
             return
         connection = Connection(self.network, host.distance_s)
-        self._controls[self.master.connected(connection, host.address[0])] = host, connection
+        self._controls[master.connected(connection, host.address[0])] = host, connection
         host.connected(connection, place)
         # The kernel answers for a master that stands still; its preamble comes only when it runs.
-        self.master.post(self.scheduler.after, host.distance_s, connection.greet)
+        master.post(self.scheduler.after, host.distance_s, connection.greet)
         self.scheduler.after(timeout_s, host.miss_greeting, connection)
 
     def next_connection(self) -> int:
@@ -246,24 +258,63 @@ class Theatre:
         self._connections += 1
         return self._connections
 
-    def master_gone(self) -> None:
-        """The master has crashed."""
-        self._line("master", "the process has crashed")
-        self.ledger.master_gone()
+    def _make_master(self, place: int) -> MasterHost:
+        self.masters[place] = master = MasterHost(self, self._masters_made, place)
+        self._masters_made += 1
+        return master
+
+    def add_standby(self) -> None:
+        """Another master runs at the second address that peers know."""
+        self._make_master(1)
+
+    def lead(self, master: MasterHost) -> None:
+        """A master has a roster: its own already, or one that it takes over now."""
+        if master is self.master:
+            return
+        if self.master.leads:
+            if self._excuses_two_runs():
+                raise Curtain
+            raise Violation("one leader", f"the {master.name} leads a run beside that of the {self.master.name}")
+        self._line(master.name, "leads from now on")
+        self.master = master
+
+    def run_begins(self) -> None:
+        """A master has let newcomers in, and had nobody on its roster."""
+        left = [host for host in self.peers.values() if host.core.accepted and not host.hostile]
+        sound = [host.name for host in left if not host.harms]
+        if sound and not self._excuses_two_runs():
+            raise Violation("nothing is lost", f"newcomers begin another run, and {', '.join(sound)} live")
+        self.begun_anew = self.begun_anew or bool(left)
+
+    def _excuses_two_runs(self) -> bool:
+        """No master knows of the others. Newcomers who find a run nowhere begin one; and those whom a master has lost,
+        all at once, or who noticed late that its machine was gone, come back after that. A hostile peer just begins."""
+        return bool(self.plan.hostile) or self.begun_anew or self.scheduler.now - self.power_lost_at < 2 * NOTICED_S
+
+    def master_gone(self, master: MasterHost) -> None:
+        """A master has crashed."""
+        self._line(master.name, "the process has crashed")
+        master.known.clear()
+        if master is self.master:
+            self.ledger.forget_outcomes()
+            self.master = next((other for other in self.masters.values() if not other.gone), master)
+            self.ledger.known = self.master.known
         self.master_crashes.append(self.scheduler.now)
         for host in self.peers.values():
             if host.frozen or host.identity.peer in self.havoc.parted:
                 host.harms.append("out of reach when the master crashed")
         if self.havoc.on and self.plan.faults:
-            self.scheduler.after(self.random.choice((0.05, 0.5, 2.0, 8.0, 20.0)), self.restart_master)
+            self.scheduler.after(self.random.choice((0.05, 0.5, 2.0, 8.0, 20.0)), self.restart_master, master.place)
 
-    def restart_master(self) -> None:
-        """Another master, with nothing but what peers tell it."""
-        if not self.master.gone or self.master_for_good:
+    def restart_master(self, place: int = 0) -> None:
+        """Another master where one was lost, with nothing but what peers tell it."""
+        if not self.masters[place].gone or self.master_for_good:
             return
-        place = self.random.randrange(2) if self.plan.standby and self.acting else 0
-        self.master = MasterHost(self, self.master.number + 1, place)
-        self._line("master", f"another one starts at place {place}")
+        another = self._make_master(place)
+        if self.master.gone:
+            self.master = another
+            self.ledger.known = another.known
+        self._line(another.name, "another one starts")
         self.faults_done += 1
 
     def host_of(self, known: Known) -> PeerHost | None:

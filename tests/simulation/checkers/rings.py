@@ -25,7 +25,7 @@ class OneRing(Checker):
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if not isinstance(message, Topology):
             return
-        ring = self._rings.setdefault((self.theatre.master.core.run, message.epoch, known.group), message.ring)
+        ring = self._rings.setdefault((known.run, message.epoch, known.group), message.ring)
         if ring != message.ring:
             raise self.fail(f"epoch {message.epoch} of group {known.group} has two rings")
         if len(set(ring)) != len(ring) or known.peer not in ring:
