@@ -54,16 +54,17 @@ class Absentees:
             master.remove(member, "it came back, and lacks more of what it was told than is kept", now)
             return False
         master.outbox.repeat(connection, (first, *lacking))
-        self.move(member, connection, self._away.pop(member.peer, None) is not None)
+        self.move(member, connection, self._away.pop(member.peer, None) is not None, now)
         master.outbox.note(f"{short(member.peer)} is back, and lacked {len(lacking)} messages")
         return True
 
-    def move(self, member: Member, connection: int, ended: bool) -> None:
+    def move(self, member: Member, connection: int, ended: bool, now: float) -> None:
         """A member goes on with another connection, on which it first tells what we know already. If its last one has
         not ended, that broke for it alone; or there is a copy of its process, and only one of them can be here."""
         outbox, before = self._master.outbox, member.connection
         self._master.roster.rebind(member, connection)
         member.pings.clear()
+        member.slow_at = now  # What was asked of it meanwhile it did not hear, and nobody else is to blame.
         member.refused_at = 0.0  # What is said again, and what was refused before, is not for us to tell apart.
         member.recalls = True
         if not ended:

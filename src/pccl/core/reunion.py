@@ -96,7 +96,7 @@ class Reunion:
         if ret is None or not ret.complete:
             master.expel(other, "another connection came with the same identity", now)
             return False
-        master.absentees.move(other, connection, ret.cut is not None)
+        master.absentees.move(other, connection, ret.cut is not None, now)
         ret.cut = None
         return True
 
