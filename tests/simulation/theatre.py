@@ -289,7 +289,9 @@ class Theatre:
     def _excuses_two_runs(self) -> bool:
         """No master knows of the others. Newcomers who find a run nowhere begin one; and those whom a master has lost,
         all at once, or who noticed late that its machine was gone, come back after that. A hostile peer just begins."""
-        return bool(self.plan.hostile) or self.begun_anew or self.scheduler.now - self.power_lost_at < 2 * NOTICED_S
+        if self.plan.hostile or self.begun_anew or self.scheduler.now - self.power_lost_at < 2 * NOTICED_S:
+            return True
+        return all(host.harms for host in self.peers.values() if host.core.accepted)
 
     def master_gone(self, master: MasterHost) -> None:
         """A master has crashed."""

@@ -22,10 +22,10 @@ REDIAL_TIMEOUT_S = 2.0
 masters does not spend its time on one that is gone."""
 
 
-BEGIN_AFTER_S, BEGIN_ANYWAY_S = 2.0, 20.0
+BEGIN_AFTER_S, BEGIN_ANYWAY_S = 5.0, 20.0
 """Who knows several masters begins a run when each of the others has said for so long that it has none, or has not
-answered for so long. Peers of a run that has lost its master dial every second and come to another one; a master that
-is merely being started anew answers in seconds; and a standby may never be started."""
+answered for so long. Peers of a run that has lost its master dial every second, a dial takes two at most, and then they
+come to another one; a master that is merely being started anew answers in seconds; a standby may never be started."""
 
 UNHEARD = (PeerStage.OUTSIDE, PeerStage.AWAY)
 """Stages without a connection."""

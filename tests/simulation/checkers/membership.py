@@ -47,9 +47,10 @@ class NoInnocentLost(Checker):
             raise self.fail(f"{host.name} is {how} and has a place in a ring, and is kicked: {message.reason}")
 
     def _noticed_late(self, host: "PeerHost", reason: str) -> bool:
-        """The machine of its master was gone without a word. Before it noticed, newcomers in greater number had begun
-        another run; or the others went on, who had no link to it any more."""
-        if self.theatre.scheduler.now - self.theatre.power_lost_at > 2 * NOTICED_S and not self._no_master_lasted():
+        """The machine of its master was gone without a word, or it waited for the others where they were not. Meanwhile
+        newcomers in greater number had begun another run; or the others went on, who had no link to it."""
+        power_lost_s = self.theatre.scheduler.now - self.theatre.power_lost_at
+        if power_lost_s > 2 * NOTICED_S and not self._no_master_lasted() and not self.theatre.plan.standby:
             return False
         unseen = self.theatre.reach.troubled(host) or host.identity.peer not in self.ledger.witnessed
         return "another run" in reason or ("without" in reason and unseen)
