@@ -69,6 +69,14 @@ def test_a_newcomer_waits_longer_for_one_that_does_not_answer() -> None:
     assert len(search.said) == 1, "and says why"
 
 
+def test_a_newcomer_that_was_cut_off_from_all_begins_nothing() -> None:
+    search = Search()
+    while search.now < 2 * BEGIN_ANYWAY_S:
+        search.dial()
+        search.absence.go_on("no route", search.now, broke_off=False)
+    assert search.until_it_begins(standby_answers=False) >= 3 * BEGIN_ANYWAY_S
+
+
 def test_one_answer_after_a_silence_is_not_enough() -> None:
     """The standby has just been started: those who were in its run are on their way."""
     search = Search()

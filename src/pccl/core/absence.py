@@ -200,7 +200,8 @@ class Absence:
             return False
         if place in self._without:
             return asked - self._without[place] >= BEGIN_AFTER_S
-        return asked - self._silent[place] >= BEGIN_ANYWAY_S
+        # While the first one does not answer either it is we who are cut off.
+        return asked - max(self._silent[place], self._without.get(0, inf)) >= BEGIN_ANYWAY_S
 
     def obituary(self) -> str:
         """Why we look for none any more."""
