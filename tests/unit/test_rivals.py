@@ -247,6 +247,20 @@ def test_a_young_run_gives_way_only_to_those_who_can_go_on() -> None:
     assert taken_back(stage) == [1, 2, 3]
 
 
+def test_those_who_wait_for_a_young_run_are_not_disturbed_by_somebody_who_comes_and_goes() -> None:
+    stage = Stage()
+    stage.say(8, Join("newcomer", 0, "", 2, 0))
+    stage.say(9, Join("waits", 0, "", 2, 0))
+    stage.say(0, resume("carl", masters=2))
+    stage.close(0)
+    stage.wait(LIMITS.reunion_s + 1.0)
+    assert stage.last(9, Elsewhere) is None
+    stage.come_back(1, "dora", masters=2)
+    stage.wait(LIMITS.reunion_s)
+    assert isinstance(stage.last(1, Elsewhere), Elsewhere)
+    assert stage.last(9, Elsewhere) is None
+
+
 def test_no_run_begins_at_a_standby_with_those_who_waited_for_another_one() -> None:
     stage = Stage()
     stage.come_back(0, "anna", ring=("anna",), global_size=1, masters=2)

@@ -223,8 +223,8 @@ class Reunion:
 
     def _release(self, reason: str, now: float, newcomers: list[Member]) -> None:
         """Newcomers who waited for a run that does not go on here. Those who know other masters ask them again before
-        they begin one beside it; the others come back at once."""
-        for newcomer in newcomers:
+        they begin one beside it; the others come back at once. Where another run is led they wait for that one."""
+        for newcomer in [] if self._master.roster.accepted else newcomers:
             self._master.outbox.send((newcomer.peer,), Elsewhere(clip(reason)))
             self._master.outbox.close(newcomer.connection)
             self._master.remove(newcomer, "it was sent to its other masters", now)
@@ -259,10 +259,9 @@ class Reunion:
             self._master.outbox.close(ret.member.connection)
             self._master.remove(ret.member, "it was sent to its other masters", now)
         self._end()
-        if not self._master.roster.accepted:
-            # They will be back if nobody else takes them: no other run begins in their place meanwhile.
-            self._release(reason, now, list(self._candidates))
-            self._holds_off_until = now + self._master.limits.silence_s
+        # They will be back if nobody else takes them: no other run begins in their place meanwhile.
+        self._release(reason, now, list(self._candidates))
+        self._holds_off_until = now + self._master.limits.silence_s
 
     # ── time and words ───────────────────────────────────────────────────────────────────────────────────────────────
 
