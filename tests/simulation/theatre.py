@@ -308,7 +308,7 @@ class Theatre:
         if self.havoc.on and self.plan.faults:
             self.scheduler.after(self.random.choice((0.05, 0.5, 2.0, 8.0, 20.0)), self.restart_master, master.place)
 
-    def restart_master(self, place: int = 0) -> None:
+    def restart_master(self, place: int) -> None:
         """Another master where one was lost, with nothing but what peers tell it."""
         if not self.masters[place].gone or self.master_for_good:
             return
