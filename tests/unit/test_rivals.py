@@ -247,6 +247,30 @@ def test_a_young_run_gives_way_only_to_those_who_can_go_on() -> None:
     assert taken_back(stage) == [1, 2, 3]
 
 
+def test_of_two_runs_that_come_back_that_with_more_peers_goes_on() -> None:
+    """A master's machine was lost, newcomers began another run before the others had noticed, and the next master died
+    before these had told it all they knew."""
+    stage = Stage()
+    stage.say(0, resume("anna"), Recall(ring=RING))
+    stage.come_back(9, "upstart", ring=("upstart",), global_size=1, run="young")
+    assert stage.last(0, Kick) is None, "it is not done yet"
+    assert any("several runs" in sentence for sentence in stage.master.explain())
+    stage.say(0, Recall(last=True))
+    for connection, peer in enumerate(RING[1:], start=1):
+        stage.come_back(connection, peer)
+    stage.wait(LIMITS.reunion_s)
+    assert taken_back(stage) == [0, 1, 2, 3]
+    assert isinstance(stage.last(9, Kick), Kick)
+
+
+def test_a_straggler_of_a_smaller_run_holds_nobody_up() -> None:
+    stage = Stage()
+    stage.come_back(9, "straggler", ring=("straggler", "other"), global_size=2, run="old")
+    for connection, peer in enumerate(RING):
+        stage.come_back(connection, peer)
+    assert taken_back(stage) == [0, 1, 2, 3]
+
+
 def test_those_who_wait_for_a_young_run_are_not_disturbed_by_somebody_who_comes_and_goes() -> None:
     stage = Stage()
     stage.say(8, Join("newcomer", 0, "", 2, 0))

@@ -184,7 +184,8 @@ class Reunion:
             if self._since is not None and now >= self._deadline(None):
                 self._give_up(now)
             return
-        if not (muster.whole and muster.sure) and now < self._deadline(muster):
+        decided = muster.whole and muster.sure and not self._divided(muster)
+        if not decided and now < self._deadline(muster):
             return
         if not muster.whole and self._rivals() and not muster.unmatched:
             self._send_away(muster, now)
@@ -243,6 +244,12 @@ class Reunion:
             self._version, self._latest = version, count_back(self._returns, self._master.roster)
         return self._latest
 
+    def _divided(self, muster: Muster) -> bool:
+        """Somebody is here of another run that was no smaller. It may be the earlier one, of which more are about to
+        come: whoever tells faster must not end it."""
+        others = [ret.resume for ret in self._returns.values() if ret.resume.run != muster.run]
+        return any(resume.global_size >= muster.size for resume in others)
+
     def _rivals(self) -> bool:
         """There may be another master to whom others went."""
         return any(ret.resume.masters > 1 for ret in self._returns.values())
@@ -288,6 +295,8 @@ class Reunion:
         muster = self._muster()
         if muster is None:
             sentence = f"an earlier run is about to go on; of those who came back {len(self._returns)} are here"
+        elif self._divided(muster):
+            sentence = "peers of several runs have come back; that of which most do goes on in a moment"
         elif muster.whole:
             sentence = (
                 f"an earlier run is about to go on with {len(muster.back)} peers, or more if they have just let some in"
