@@ -145,6 +145,11 @@ class Havoc:
         host.person.leave()
         return host.name
 
+    def _interrupt(self) -> str:
+        """Ctrl-C, and the same call once more: costs nobody its place."""
+        host = self._victim()
+        return "" if host is None or host.person is None or not host.person.interrupt() else host.name
+
     def _join(self) -> str:
         return self._theatre.enter()
 

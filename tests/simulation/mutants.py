@@ -15,6 +15,7 @@ from pccl.core.absentees import Absentees
 from pccl.core.admission import Admission
 from pccl.core.ballot import Ballot
 from pccl.core.collectives import Collectives
+from pccl.core.effects import Failure, FailureKind
 from pccl.core.lanes import Lanes, LinkEnd
 from pccl.core.liveness import Liveness
 from pccl.core.master import Master
@@ -24,6 +25,7 @@ from pccl.core.peer import Peer
 from pccl.core.reunion import Reunion
 from pccl.core.roster import Roster
 from pccl.core.session import Session
+from pccl.core.syncing import Syncing
 from pccl.core.syncs import Syncs
 from pccl.core.visiting import Visiting
 from pccl.core.visits import Visits
@@ -120,6 +122,17 @@ def _wait_for_nobody(self: Any, sync: Any) -> None:
     sync.unreported.clear()
 
 
+def _unsay(self: Any, call: int) -> None:
+    _ABANDON(self, call)
+    self._calls = {name: waiting for name, waiting in self._calls.items() if waiting is not None}
+
+
+def _forget_sync(self: Any, call: int) -> None:
+    if self._call == call:
+        self._answer(Failure(FailureKind.USAGE, "interrupted"))
+
+
+_ABANDON = Peer._abandon
 _REPORT_SYNC, _START_SYNC = Syncs.report, Syncs._start
 _ADVANCE, _START, _REPORT, _LEND = Admission.advance, Collectives.advance, Collectives.report, Lanes.lend
 _SUSPEND = Admission.suspend
@@ -186,6 +199,8 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "forget the open calls": (
         Mutant("every call is answered", Peer, "_lose", _around(Peer._lose, "_resolve", lambda *_: None)),
     ),
+    "vote again after an interrupt": (Mutant("the vote of an interrupted call stands", Peer, "_abandon", _unsay),),
+    "hear no more of an interrupted sync": (Mutant("it goes on without its caller", Syncing, "abandon", _forget_sync),),
     "go on with whoever is first": (Mutant("everybody gets the time to come back", Muster, "whole", True),),
     "count from one again": (
         Mutant("numbers start beyond all that were given", resettling, "beyond", lambda highest, apart, salt: 1),

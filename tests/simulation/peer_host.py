@@ -6,6 +6,7 @@ Owns what the driver of a real peer owns. A `match` over effects, with no decisi
 from typing import TYPE_CHECKING, Any
 
 from pccl.core.effects import (
+    Abandon,
     AbortRun,
     AbortTransfer,
     AcceptLane,
@@ -16,6 +17,7 @@ from pccl.core.effects import (
     CutLane,
     Dial,
     DialMaster,
+    FetchShared,
     FromMaster,
     InSync,
     MasterClosed,
@@ -30,6 +32,7 @@ from pccl.core.effects import (
     StartExchange,
     StartRun,
     StartTransfer,
+    SyncShared,
 )
 from pccl.core.messages import LinkSpec, ToMaster, Topology, Wire
 from pccl.core.peer import Peer, PeerIdentity, PeerStage
@@ -81,12 +84,16 @@ class PeerHost(Host):
         """That is a mixture, or was fetched before it joined: it must not be given to anybody."""
         self.synced_word = b""
         """What it held when it was last told to be in step."""
+        self.offers_state = False
+        """Its last call left a state here that transfers work on: it was not interrupted."""
         self.wired: dict[int, LinkSpec] = {}
         self.place = 0
         """Of the master that it was last connected with."""
         self.dials = 0
         """How often it has dialled a master: only the last dial counts."""
         self._numbers = 0
+        self._open: set[int] = set()
+        """Calls that were not answered yet."""
 
     def next_number(self) -> int:
         """A number for a call or an offer, never reused."""
@@ -153,7 +160,16 @@ class PeerHost(Host):
     def call(self, number: int, request: Request) -> None:
         """The person makes a call."""
         self.theatre.audience.tell("call_made", self, number, request)
+        self._open.add(number)
         self.handle(Call(number, request))
+        if number in self._open and isinstance(request, SyncShared | FetchShared):
+            self.offers_state = True  # Not if it was refused at once: another one may be going on.
+
+    def abandon(self, number: int) -> None:
+        """The person was interrupted. From now on nothing works on the state that the call left here."""
+        self.handle(Abandon(number))
+        self.offers_state = False
+        transfer.withdraw(self)
 
     def waiting_s(self) -> float:
         """How long the oldest call has waited."""
@@ -174,6 +190,7 @@ class PeerHost(Host):
                 theatre.audience.tell("peer_repeats" if again else "peer_sends", self, message)
                 self._send(message)
             case Resolve(call, answer):
+                self._open.discard(call)
                 if isinstance(answer, InSync):
                     self.synced_word = self.word
                 theatre.audience.tell("call_resolved", self, call, answer)

@@ -42,6 +42,9 @@ _STAYS = (FailureKind.ABORTED, FailureKind.TOO_FEW_PEERS, FailureKind.MISMATCH, 
 LAYOUT = bytes(16)
 """Everybody's."""
 
+AGAIN_S = 0.5
+"""An interrupted call that goes on without its caller is in the way of the next one; that is tried this often."""
+
 
 class Think(Struct, frozen=True):
     """Compute for a while."""
@@ -80,6 +83,10 @@ class Person:
         self._asked: dict[int, Answer] = {}
         """Calls of the present wish in its order, and their answers."""
         self._unanswered: set[int] = set()
+        self._made: dict[int, tuple[int, Request]] = {}
+        """Calls that somebody waits for; those that were made again, in whose place."""
+        self._insists: set[int] = set()
+        """Those of a wish that were interrupted and are made again."""
         self._thinks = False
 
     def start(self) -> None:
@@ -93,13 +100,33 @@ class Person:
     def answered(self, call: int, answer: Answer) -> None:
         """A call was answered; the script goes on a moment later, as a thread that wakes up."""
         self._open.pop(call, None)
-        self._unanswered.discard(call)
-        if call in self._asked:
-            self._asked[call] = answer
-            if not self._unanswered:
-                answers = tuple(self._asked.values())
-                self._asked = {}
-                self.theatre.scheduler.after(0.0, self.host.post, self._go_on, answers)
+        if call not in self._made:
+            return  # Nobody waits for it: a goodbye, or it was interrupted.
+        asked, request = self._made.pop(call)
+        if asked in self._insists and isinstance(answer, Failure) and answer.kind is FailureKind.USAGE:
+            self.theatre.scheduler.after(AGAIN_S, self.host.post, self._make, asked, request)
+            return
+        self._unanswered.discard(asked)
+        self._asked[asked] = answer
+        if not self._unanswered:
+            answers = tuple(self._asked.values())
+            self._asked = {}
+            self.theatre.scheduler.after(0.0, self.host.post, self._go_on, answers)
+
+    def interrupt(self) -> bool:
+        """Press Ctrl-C in a call, and make it again; False if there is none that waits by itself. Collectives are not
+        interrupted: they go on, and whoever launched them waits for them once more."""
+        waiting = [call for call, (_, request) in self._made.items() if not isinstance(request, Collective)]
+        if waiting and not self.leaving:
+            self.host.post(self._interrupt, waiting[0])
+        return bool(waiting)
+
+    def _interrupt(self, call: int) -> None:
+        if call in self._made and not self.leaving:
+            asked, request = self._made.pop(call)
+            self._insists.add(asked)
+            self.host.abandon(call)
+            self._make(asked, request)
 
     def leave(self) -> None:
         """Say goodbye now, whatever else is going on."""
@@ -136,13 +163,15 @@ class Person:
             self.theatre.scheduler.after(wish.seconds, self.host.post, self._go_on, ())
         else:
             self._asked = dict.fromkeys((self.host.next_number() for _ in wish.requests), None)
-            self._unanswered = set(self._asked)
+            self._unanswered, self._insists = set(self._asked), set()
             for call, request in zip(self._asked, wish.requests, strict=True):
                 delay_s = self.theatre.random.uniform(0.0, 0.01)
                 self.theatre.scheduler.after(delay_s, self.host.post, self._make, call, request)
 
-    def _make(self, call: int, request: Request) -> None:
+    def _make(self, asked: int, request: Request) -> None:
         if not self.leaving:
+            call = self.host.next_number() if asked in self._insists else asked
+            self._made[call] = asked, request
             self._open[call] = self.theatre.scheduler.now
             self.host.call(call, request)
 

@@ -108,9 +108,13 @@ class Plan(Struct, frozen=True, kw_only=True):
 def draw(random: Random) -> Plan:
     """The plan of a seed."""
     plan = _settled(random) if random.random() < 0.15 else _troubled(random)
-    # Drawn aside, so that seeds without visitors stay the runs that they were.
+    # Drawn aside, so that seeds without visitors and interrupts stay the runs that they were.
     aside = Random(random.getstate()[1][0])
-    return structs.replace(plan, visitors=aside.choice((0, 0, 1, 2, 4)) if plan.syncs else 0)
+    plan = structs.replace(plan, visitors=aside.choice((0, 0, 1, 2, 4)) if plan.syncs else 0)
+    if plan.strays and plan.faults and aside.random() < 0.35:
+        # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
+        return structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
+    return plan
 
 
 def _settled(random: Random) -> Plan:

@@ -8,6 +8,7 @@ waited for so long, and whoever is to serve one must have been put in step with 
 from typing import TYPE_CHECKING
 
 from pccl.core.effects import AbortTransfer, StartTransfer, TransferEnded
+from tests.simulation import lanes
 from tests.simulation.lanes import LaneEnd, LaneKey, returned
 from tests.simulation.plane import NO_PROGRESS_S
 from tests.simulation.violation import Violation
@@ -125,8 +126,9 @@ def _hear_goodbye(holder: "PeerHost", key: LaneKey, attempt: int) -> None:
 
 def start(host: "PeerHost", effect: StartTransfer) -> None:
     """A peer lends lanes and pulls or serves."""
-    if effect.visit and not effect.pull and effect.content != host.synced_word and not host.hostile:
-        raise Violation("served state", f"{host.name} shall serve {effect.content!r}, but held {host.synced_word!r}")
+    if _lacks_state(host, effect):
+        _decline(host, effect)
+        return
     transfer = host.transfers[effect.attempt] = Transfer(host, effect)
     for end in transfer.ends():
         end.transfer = transfer
@@ -142,6 +144,31 @@ def start(host: "PeerHost", effect: StartTransfer) -> None:
     transfer.hear_early()
     if effect.visit:
         scheduler.after(NO_PROGRESS_S + plan.run_s, transfer.give_up, "")
+
+
+def _lacks_state(host: "PeerHost", effect: StartTransfer) -> bool:
+    """The state is not there, because the call that left it was interrupted."""
+    if effect.pull or not effect.visit:
+        return not host.offers_state and not host.hostile
+    lacks = effect.content != host.synced_word and not host.hostile
+    if lacks and "interrupt" not in host.theatre.plan.faults:
+        raise Violation("served state", f"{host.name} shall serve {effect.content!r}, but held {host.synced_word!r}")
+    return lacks
+
+
+def _decline(host: "PeerHost", effect: StartTransfer) -> None:
+    """The others find the lanes closed."""
+    keys = tuple(key for keys in effect.lanes for key in keys)
+    for key in keys:
+        lanes.close(host, key)
+    host.handle(TransferEnded(effect.attempt, "the shared state is not there any more", keys))
+
+
+def withdraw(host: "PeerHost") -> None:
+    """The call was interrupted: what works on its state ends. Visitors read another one's."""
+    for attempt, transfer in list(host.transfers.items()):
+        if transfer.effect.pull or not transfer.effect.visit:
+            abort(host, AbortTransfer(attempt))
 
 
 def abort(host: "PeerHost", effect: AbortTransfer) -> None:

@@ -146,7 +146,8 @@ class Call(Struct, frozen=True):
 
 class Abandon(Struct, frozen=True):
     """The thread that made this call was interrupted and waits no more. Its vote stands, since others may have been
-    told of it already; the next call of the same kind takes it over. A collective goes on to its outcome."""
+    told of it already; the next call of the same kind takes it over. A collective goes on to its outcome, a sync to its
+    end, without the state."""
 
     call: int
 

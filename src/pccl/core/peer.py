@@ -263,7 +263,7 @@ class Peer:
     def _call_accepted(self, call: int, request: UpdateTopology | ArePeersPending | Collective | SyncShared) -> None:
         match request:
             case UpdateTopology() | Collective() | SyncShared() if self._sync.open:
-                self._fail(call, FailureKind.USAGE, "sync_shared_state is waiting in another thread; wait for it first")
+                self._fail(call, FailureKind.USAGE, self._sync.explain())
             case SyncShared() if self._runs.tags or "update_topology" in self._calls:
                 what = "every collective to be waited for" if self._runs.tags else "update_topology to return"
                 kind = FailureKind.UNFINISHED_COLLECTIVES if self._runs.tags else FailureKind.USAGE

@@ -145,8 +145,14 @@ class Syncing:
             return None, TransferReport.NONE
         return SyncState(request.revision, request.strategy, request.layout, request.content), self._transfer
 
+    def explain(self) -> str:
+        """Why nothing else can be called while it is open."""
+        if self._call is not None:
+            return "sync_shared_state is waiting in another thread; wait for it first"
+        return "the sync_shared_state that was interrupted has voted and waits for the others; try again in a moment"
+
     def abandon(self, call: int) -> None:
-        """The caller was interrupted: it goes on without anybody who waits."""
+        """The caller was interrupted: it goes on without anybody who waits, and without the state."""
         if self._call == call:
             self._call = None
             self._effects.append(Resolve(call, Failure(FailureKind.USAGE, "sync_shared_state was interrupted")))

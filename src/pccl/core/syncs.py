@@ -90,7 +90,8 @@ class Sync:
         """What it waits for, in words."""
         if self.stage is SyncStage.VOTING:
             return self.ballot.explain()
-        what = f"{self.ballot.question}: revision {self.claim.revision} goes from {names(self.holders)}"
+        holders = names(self.holders) or "nobody who is left"
+        what = f"{self.ballot.question}: revision {self.claim.revision} goes from {holders}"
         if self.stage is SyncStage.LINKING:
             return f"{what} to {names(self.sources)}; links between them are being made"
         return f"{what} to {names(self.sources)}; not over at {names(self.unreported)}"
