@@ -3,6 +3,7 @@
     peer anna [group=1] [lanes=2] [nat]     a process starts and calls connect
     visitor vera [group=1] [nat]            a process starts and calls prefetch_shared_state
     call anna update_topology               or are_peers_pending, goodbye, sync 3, collective 0 [count=8]
+    interrupt anna                          Ctrl-C in anna's last call
     done anna 0    fail anna 0              the data plane ends anna's run of tag 0
     crash anna     freeze anna    thaw anna the process is gone, stopped, continued
     crash master   restart master           so is the master's; another one starts, and knows nothing
@@ -147,6 +148,8 @@ class Story:
         self.theatre.plane = self.plane = HandPlane(self.theatre)
         recorders = [hook.__self__ for hook in self.theatre.audience.hooks["run_started"] if hasattr(hook, "__self__")]
         self.recorder = next(each for each in recorders if isinstance(each, Recorder))
+        self._called: dict[str, int] = {}
+        """The last call of each peer."""
 
     def play(self, commands: str) -> str:
         """Play all commands and return what happened."""
@@ -201,7 +204,11 @@ class Story:
             request = SyncShared(host.revision, how, LAYOUT, host.word)
         else:
             request = _CALLS[what]()
-        host.call(host.next_number(), request)
+        self._called[name] = host.next_number()
+        host.call(self._called[name], request)
+
+    def _interrupt(self, name: str) -> None:
+        self._host(name).abandon(self._called[name])
 
     def _done(self, name: str, tag: str) -> None:
         self.plane.end_run(self._host(name), int(tag), "")
