@@ -2,7 +2,8 @@
 
 Owns the gathering: who came back, on whom it still waits, and when it goes on with those who are here. Whom the roster
 consists of is told by `muster`; those of it who do not come back in time are lost as in any crash. What the run was
-doing is settled by `resettling`. A master with a roster never gathers: it knows whom it has lost (`absentees`).
+doing is settled by `resettling`. A master with a roster knows whom it has lost (`absentees`), and gathers only peers
+of an earlier run, while its own has just begun.
 
 The next master at the same address cannot exist beside the last one. Where peers know several addresses it can, so
 there more than half of the roster must come back, or exactly half with the first of the first ring: no two masters have
