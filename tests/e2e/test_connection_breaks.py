@@ -113,10 +113,23 @@ def test_a_newcomer_does_not_take_the_place_of_the_last_one(start_master, start_
     newcomer.order("connect")
     master.expect_said("wait for", "update_topology")
     cut(network)
-    master.expect_said("goes on", "1 peers")
+    master.expect_said(last.peer[:8], "is back")
     assert last.do("update")["size"] == 2
     newcomer.expect("connect")
     reduce_all([last, newcomer], SMALL)
+
+
+def test_who_has_lost_its_neighbours_a_moment_ago_keeps_its_place(cast, network, start_peers):
+    """Nobody is left who could tell that it lives."""
+    master, peers = cast()
+    for peer in peers[:2]:
+        peer.kill()
+    cut(network)
+    master.expect_said(peers[2].peer[:8], "is back")
+    alone = peers[2].do("await_size", size=1)
+    assert alone["peer"] == peers[2].peer
+    survivors = join(peers[2:], start_peers(1, master.address, token=False))
+    reduce_all(survivors, SMALL)
 
 
 def test_whoever_asks_the_standby_meanwhile_is_sent_back_to_its_place(start_master, start_peers, network):

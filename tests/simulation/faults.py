@@ -193,7 +193,8 @@ class Havoc:
             return ""
         known = self._theatre.ledger.find(host.identity.peer)
         alone = len(list(self._theatre.ledger.accepted())) == 1
-        if known is None or not host.core.accepted or not (alone or self._theatre.ledger.linked(known)):
+        seen = known is not None and (alone or self._theatre.ledger.linked(known) or not known.doubted)
+        if not (seen and host.core.accepted):
             host.harms.append("cut control connection")
         host.control.cut("reset by the network")
         return host.name

@@ -3,7 +3,9 @@
 Owns the picture that the checkers compare the master's decisions with. Judges nothing.
 """
 
+from collections import deque
 from collections.abc import Iterator
+from math import inf
 
 from pccl.core.effects import Close, Closed, MasterEffect, MasterEvent, Received, Send
 from pccl.core.messages import (
@@ -22,6 +24,8 @@ from pccl.core.messages import (
     LinkUp,
     Outcome,
     PendingAnswer,
+    Ping,
+    Pong,
     Recall,
     RefusedCollective,
     RefusedPending,
@@ -76,6 +80,12 @@ class Known:
         """All that it knew, when it came back."""
         self.away = False
         """Its connection broke."""
+        self.pings: deque[float] = deque()
+        """When it was sent those that it has not answered."""
+        self.answered_at = -inf
+        """When it was sent the last one that it has."""
+        self.doubted_at = -inf
+        """When somebody last said that a link to it broke."""
         self.returned = False
         """It was accepted by an earlier master, and this one has taken it back."""
         self.ring: tuple[PeerId, ...] = ()
@@ -87,6 +97,11 @@ class Known:
             self.run = join.run
             self.updating, self.asking, self.claim = join.updating, join.asking, join.claim
             self.agreed = join.agreed
+
+    @property
+    def doubted(self) -> bool:
+        """Somebody found it gone, and it has not shown since that it is there."""
+        return self.doubted_at > self.answered_at
 
     @property
     def waits(self) -> bool:
@@ -127,7 +142,8 @@ class Ledger:
         self.reunited = False
         """Peers were taken back in the present event."""
         self.unlinked: set[PeerId] = set()
-        """Those who were given up while they were away, and nobody had a link to them."""
+        """Those who were given up while they were away, and of whom somebody had said that the last link broke."""
+        self._now = 0.0
         self.witnessed: set[PeerId] = set()
         """Those to whom somebody had a link that stood when the run last went on under another master."""
         self.missed_a_life = False
@@ -153,8 +169,9 @@ class Ledger:
 
     # ── in ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def open(self, event: MasterEvent, effects: list[MasterEffect]) -> None:
+    def open(self, event: MasterEvent, effects: list[MasterEffect], now: float) -> None:
         """An event has been handled: note what it said, before its effects are read one by one."""
+        self._now = now
         for known in self.known.values():
             known.was_accepted = known.topology is not None
         self.leaving = {effect.connection for effect in effects if isinstance(effect, Close)}
@@ -201,8 +218,16 @@ class Ledger:
                 known.up.add(link)
             case LinkDown(link):
                 known.up.discard(link)
+                self._doubt(known, link)
+            case Pong() if known.pings:
+                known.answered_at = known.pings.popleft()
             case Leave():
                 self._forget(known.connection)
+
+    def _doubt(self, known: Known, number: int) -> None:
+        other = self.find(PeerId(known.links[number].peer)) if number in known.links else None
+        if other is not None:
+            other.doubted_at = self._now
 
     def _recalled(self, known: Known, recall: Recall) -> None:
         """Somebody tells what it did under an earlier master."""
@@ -236,7 +261,7 @@ class Ledger:
                         self._sent(known, effect.message)
             elif isinstance(effect, Close):
                 known = self.known.get(effect.connection)
-                if known is not None and known.away and not self.linked(known):
+                if known is not None and known.away and known.doubted and not self.linked(known):
                     self.unlinked.add(known.peer)
                 self._forget(effect.connection)
 
@@ -246,6 +271,8 @@ class Ledger:
         before = next(known for known in self.known.values() if known.peer == peer and known.connection != connection)
         del self.known[before.connection]
         before.connection, before.away = connection, False
+        before.pings.clear()
+        before.doubted_at = -inf
         self.known[connection] = before
 
     def linked(self, known: Known) -> bool:
@@ -265,6 +292,8 @@ class Ledger:
                     epochs = [each.epoch for each in stories]
                     self.missed_a_life = self.missed_a_life or max(epochs) - min(epochs) >= EPOCHS_APART
                 self.reunited = known.returned = True
+            case Ping():
+                known.pings.append(self._now)
             case Topology():
                 known.topology = message
             case TopologyUpdated() | RefusedTopology():

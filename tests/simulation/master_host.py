@@ -86,7 +86,7 @@ class MasterHost(Host):
             theatre.lead(self)
             if not self.leads and not any(isinstance(message, Resumed) for message in said):
                 theatre.run_begins()
-        theatre.ledger.open(event, effects)
+        theatre.ledger.open(event, effects, self.scheduler.now)
         self._tell("master_handles", event)
 
     def after(self, event: MasterEvent) -> None:

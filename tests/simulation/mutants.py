@@ -23,7 +23,7 @@ from pccl.core.memory import Memory
 from pccl.core.muster import Muster
 from pccl.core.peer import Peer
 from pccl.core.reunion import Reunion
-from pccl.core.roster import Roster
+from pccl.core.roster import Member, Roster
 from pccl.core.session import Session
 from pccl.core.syncing import Syncing
 from pccl.core.syncs import Syncs
@@ -225,14 +225,17 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             "newcomers begin no run beside another", Absence, "may_begin", lambda self, now: self._place == 0, first=120
         ),
     ),
-    "forget the last one who is cut off": (
-        Mutant("newcomers do not take the place of the last one", Admission, "suspend", _suspend_for_nobody),
+    "wait for nobody whom nobody can see": (
+        Mutant("nobody found it gone", Member, "doubted", True),
+        Mutant("nor is its place taken", Admission, "suspend", _suspend_for_nobody),
     ),
     "say nothing again": (Mutant("who comes back hears what it lacks", Session, "unheard", lambda self, heard: ()),),
     "say all of it again": (
         Mutant("nothing is said twice", Session, "unheard", lambda self, heard: tuple(self._latest)),
     ),
-    "wait for nobody who is away": (Mutant("whose links stand is not dead", Wiring, "linked", lambda self, peer: []),),
+    "wait for nobody who is away": (
+        Mutant("whose links stand is not dead", Wiring, "linked", lambda self, peer: [], first=180),
+    ),
     "wait for the dead": (
         Mutant("who has no link left is dead", Absentees, "_deadline", lambda self, peer: self._away[peer][1] + 1e6),
     ),

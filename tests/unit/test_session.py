@@ -62,7 +62,7 @@ class Pair:
 
     def __init__(self) -> None:
         self.master = Master("master-1", LIMITS)
-        self.now = 0.0
+        self.now = 1.0
         self.say(1, Join("anna", 0, "h", 1, 1, secret="of anna"))
         self.say(2, Join("bert", 0, "h", 2, 1, secret=SECRET))
         self.say(1, VoteTopology())
@@ -133,6 +133,45 @@ def test_a_link_that_broke_first_counts_too() -> None:
     pair.say(1, LinkDown(1, "closed"))
     pair.break_off(2)
     assert pair.here == ["anna"]
+
+
+def test_who_had_no_link_left_itself_may_come_back() -> None:
+    """Its neighbours were lost a moment before: there is nobody who could tell that it lives."""
+    pair = Pair()
+    pair.say(2, LinkDown(1, "closed"))
+    pair.break_off(2)
+    pair.wait(LIMITS.reunion_s - 1.0)
+    assert pair.here == ["anna", "bert"]
+    pair.wait(1.1)
+    assert pair.here == ["anna"]
+
+
+def test_whoever_finds_it_gone_then_ends_the_wait() -> None:
+    pair = Pair()
+    pair.say(2, LinkDown(1, "closed"))
+    pair.break_off(2)
+    pair.say(1, LinkDown(2, "refused"))
+    assert pair.here == ["anna"]
+
+
+def test_who_answers_was_not_gone() -> None:
+    pair = Pair()
+    pair.say(2, Pong())
+    pair.now = 2.0
+    pair.say(1, LinkDown(1, "closed"))
+    pair.say(2, Pong())
+    pair.break_off(2)
+    assert pair.here == ["anna", "bert"]
+
+
+def test_who_came_back_was_not_gone() -> None:
+    pair = Pair()
+    pair.break_off(2)
+    pair.come_back(3)
+    pair.say(3, Recall(last=True))
+    pair.say(3, LinkDown(1, "closed"))
+    pair.break_off(3)
+    assert pair.here == ["anna", "bert"]
 
 
 def test_who_does_not_come_back_is_given_up_like_one_who_is_silent() -> None:

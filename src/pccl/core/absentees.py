@@ -1,12 +1,14 @@
-"""Accepted peers whose connection to the master broke while others still have links to them: they may well come back.
+"""Accepted peers whose connection to the master broke and whom nobody found dead: they may well come back.
 
 Owns how long each of them is waited for, and the taking back. A process that dies takes its links with it, and those at
-their other ends notice: so whoever has no link left is gone at once, as in any crash, and nobody waits for a dead one.
+their other ends notice: so whoever was found gone like that is gone at once, as in any crash, and nobody waits for a
+dead one.
 Does not know what is said to a peer, only that all of it is said in the end (`session`).
 """
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from pccl.core.messages import Kick, Rejoined, Resume
@@ -34,8 +36,8 @@ class Absentees:
                 self._master.remove(member, f"its connection closed ({cause})", now)
             return
         self._away[member.peer] = member, now, cause
-        if self._witnesses(member.peer):
-            self._master.outbox.note(f"{short(member.peer)} is away: its connection closed ({cause}); its links stand")
+        if self._witnesses(member.peer) or not member.doubted:
+            self._master.outbox.note(f"{short(member.peer)} is away: its connection closed ({cause})")
 
     def take_back(self, resume: Resume, connection: int, now: float) -> bool:
         """Somebody comes back. True if it is one of ours and goes on where it was, as if nothing had happened."""
@@ -64,6 +66,7 @@ class Absentees:
         outbox, before = self._master.outbox, member.connection
         self._master.roster.rebind(member, connection)
         member.pings.clear()
+        member.doubted_at = -inf
         member.slow_at = now  # What was asked of it meanwhile it did not hear, and nobody else is to blame.
         member.refused_at = 0.0  # What is said again, and what was refused before, is not for us to tell apart.
         member.recalls = True
@@ -78,14 +81,14 @@ class Absentees:
     def advance(self, now: float) -> bool:
         """Give up one whom nobody reaches any more, or who did not come in time; False if there is none. The ring that
         closes without it may leave others without a link."""
-        for member, _, cause in self._away.values():
+        for member, since, cause in self._away.values():
             if now >= self._deadline(member.peer):
-                late = ", and it did not come back" if self._witnesses(member.peer) else ""
+                late = ", and it did not come back" if now > since else ""
                 self._master.outbox.close(member.connection)
                 self._master.remove(member, f"its connection closed ({cause}){late}", now)
                 if not self._master.roster.accepted:
                     # Newcomers would begin another run, without anything that this one has learnt.
-                    self._master.admission.suspend(now, now + self._master.limits.reunion_s)
+                    self._master.admission.suspend(now, since + self._master.limits.reunion_s)
                     self._master.reunion.expect_back()
                 return True
         return False
@@ -100,12 +103,13 @@ class Absentees:
 
     def _deadline(self, peer: PeerId) -> float:
         """While somebody who is here has a link to it, it is as good as one who is silent. If all who have one are away
-        themselves, most likely a whole site is."""
+        themselves, most likely a whole site is. Without any link it is gone if somebody found it so; but if its
+        neighbours were lost just before, or it had none, there is nobody who could tell."""
         limits, witnesses = self._master.limits, self._witnesses(peer)
-        since = self._away[peer][1]
-        if not witnesses:
-            return since
-        return since + (limits.silence_s if any(each not in self._away for each in witnesses) else limits.reunion_s)
+        member, since, _ = self._away[peer]
+        if any(each not in self._away for each in witnesses):
+            return since + limits.silence_s
+        return since if member.doubted and not witnesses else since + limits.reunion_s
 
     def _witnesses(self, peer: PeerId) -> list[PeerId]:
         """Those on the roster who have a link to it that stands."""

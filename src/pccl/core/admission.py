@@ -155,8 +155,10 @@ class Admission:
         return True
 
     def _begin(self, now: float) -> bool:
-        """Every accepted peer has voted; with nobody accepted there is nobody to ask, and the candidates go ahead."""
-        carried = self.ballot.complete or (not self._roster.accepted and now >= self.begin_at)
+        """Every accepted peer has voted; with nobody accepted there is nobody to ask, and the candidates go ahead, if
+        there is one that may begin a run."""
+        begin = now >= self.begin_at and any(each.begins for each in self._roster.candidates.values())
+        carried = self.ballot.complete or (not self._roster.accepted and begin)
         if not carried or not (self.ballot.votes or self._roster.candidates):
             return False
         self.trial = dict(self._roster.candidates)
@@ -217,7 +219,7 @@ class Admission:
         their group have stood or failed."""
         if len(tried) == 2 and any(other.failures < 2 for other in self.wiring.missing(link.group)):
             return False
-        loser = min(tried, key=lambda member: (self.wiring.standing(member.peer), -member.seniority))
+        loser = min(tried, key=lambda member: (len(self.wiring.linked(member.peer)), -member.seniority))
         if not any(loser.peer in ends for ends in self.wiring.avoided) and self._go_around(link, now):
             return True
         return Expulsion(loser, f"not admitted: {_unreachable(link)}")

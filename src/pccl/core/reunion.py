@@ -185,8 +185,7 @@ class Reunion:
             if self._since is not None and now >= self._deadline(None):
                 self._give_up(now)
             return
-        decided = muster.whole and muster.sure and not self._divided(muster)
-        if not decided and now < self._deadline(muster):
+        if not (muster.whole and muster.sure and not self._divided(muster)) and now < self._deadline(muster):
             return
         if not muster.whole and self._rivals() and not muster.unmatched:
             self._send_away(muster, now)

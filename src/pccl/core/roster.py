@@ -47,6 +47,8 @@ class Member:
         self.slow_at = 0.0
         """When it last turned out not to have been there for a while: an answer came late."""
 
+        self.doubted_at = -inf
+        """When the other end of a link to it last said that it broke, or could not be dialled."""
         self.refused_at, self.refusal = 0.0, ""
         """When a collective of it was refused for other calls that contradict it, and why."""
 
@@ -54,6 +56,11 @@ class Member:
     def crosses(self) -> bool:
         """What it says now it said before it heard of that refusal."""
         return self.answered_at < self.refused_at
+
+    @property
+    def doubted(self) -> bool:
+        """Somebody found it gone, and it has not shown since that it is there."""
+        return self.doubted_at > self.answered_at
 
     def answer(self, now: float, prompt_s: float) -> None:
         """It answered a ping; answers come in the order of the pings."""

@@ -202,6 +202,11 @@ class Wiring:
             self._remember_direction(link)
             self.forgive()
 
+    def _at_other_end(self, link: Link, peer: PeerId) -> Member:
+        other = self._roster.member(link.ends[1] if link.ends[0] == peer else link.ends[0])
+        assert other is not None, "links of the gone are forgotten"
+        return other
+
     def _remember_direction(self, link: Link) -> None:
         dialler = self._roster.member(link.dialler)
         if dialler is not None and link.target in link.causes:
@@ -212,6 +217,7 @@ class Wiring:
         link = self._numbered.get(number)
         if link is None or peer not in link.ends:
             return None  # An old number, or one that this peer was never told of.
+        self._at_other_end(link, peer).doubted_at = now
         self._fail(link, cause, now)
         return link
 
@@ -311,14 +317,10 @@ class Wiring:
         for group in self._missing:
             yield from self.missing(group)
 
-    def standing(self, peer: PeerId) -> int:
-        """How many links of this peer stand."""
-        return sum(link.stage is LinkStage.STANDING for link in self._ends.get(peer, {}).values())
-
     def linked(self, peer: PeerId) -> list[PeerId]:
         """Those at the other ends of the links of this peer that stand."""
-        standing = [link for link in self._ends.get(peer, {}).values() if link.stage is LinkStage.STANDING]
-        return [other for link in standing for other in link.ends if other != peer]
+        links = self._ends.get(peer, {}).values()
+        return [self._at_other_end(link, peer).peer for link in links if link.stage is LinkStage.STANDING]
 
     def avoid(self, ends: Pair, now: float) -> None:
         """Build rings around this pair for a while."""
@@ -375,7 +377,6 @@ class Wiring:
             self._outbox.send((member.peer,), Wire(links))
 
     def _spec(self, link: Link, member: Member) -> LinkSpec:
-        other = self._roster.member(link.ends[1] if link.ends[0] == member.peer else link.ends[0])
-        assert other is not None, "links of the gone are forgotten"
+        other = self._at_other_end(link, member.peer)
         lanes = self._roster.lanes[link.group]
         return LinkSpec(link.number, other.peer, link.dialler == member.peer, other.host, other.port, lanes)

@@ -108,16 +108,27 @@ class NoInnocentLost(Checker):
 
 class NobodyWaitsForTheDead(Checker):
     """Whoever has lost its connection to the master, and takes its links with it, is put out at once: with this event,
-    or with a tick that is due now, if it was the master that had no more use for the last link."""
+    or with a tick that is due now, if it was the master that had no more use for the last link. If nobody said that a
+    link to it broke it has a few seconds to come back."""
 
     name = "nobody waits for the dead"
 
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._since: dict[PeerId, float] = {}
+        """Since when some are away without a link."""
+
     def master_handled(self, event: MasterEvent) -> None:
-        deadline = self.theatre.master.core.next_deadline()
-        if deadline is not None and deadline <= self.theatre.scheduler.now:
+        now, deadline = self.theatre.scheduler.now, self.theatre.master.core.next_deadline()
+        if deadline is not None and deadline <= now:
             return
-        for known in self.ledger.known.values():
-            if known.away and known.topology is not None and not self.ledger.linked(known):
+        away = [known for known in self.ledger.known.values() if known.away and known.topology is not None]
+        lost = [known for known in away if not self.ledger.linked(known)]
+        self._since = {known.peer: self._since.get(known.peer, now) for known in lost}
+        for known in lost:
+            waited_s = now - self._since[known.peer]
+            long = waited_s > self.theatre.plan.master_limits.reunion_s and not self.theatre.master_paused
+            if known.doubted or long:
                 raise self.fail(f"{known.peer[:8]} has neither a connection nor links, and is still on the roster")
 
 
