@@ -239,8 +239,10 @@ class Ledger:
             known.initiated[run.tag] = run.spec
             if run.attempt in self.attempts and run.over:
                 self.attempts[run.attempt].reports[known.peer] = not run.cause
-            for attempt in self.running.values():
-                if not run.attempt and attempt.tag == run.tag and attempt.group == known.group:
+            if not run.attempt:
+                # Perhaps it was over already, for somebody who was lost since or did not hear of that.
+                same = [each for each in self.attempts.values() if (each.tag, each.group) == (run.tag, known.group)]
+                for attempt in same[-1:]:
                     attempt.unheard.add(known.peer)
 
     def _takes_part(self, known: Known, number: int) -> bool:

@@ -9,6 +9,7 @@ from pccl.core.messages import (
     AskPending,
     Join,
     Kick,
+    Leave,
     LinkDown,
     LinkUp,
     PendingAnswer,
@@ -144,6 +145,20 @@ def test_who_had_no_link_left_itself_may_come_back() -> None:
     assert pair.here == ["anna", "bert"]
     pair.wait(1.1)
     assert pair.here == ["anna"]
+
+
+def test_a_master_that_stood_still_hears_those_first_who_came_back_meanwhile() -> None:
+    """What they said is unread when it wakes up, just after their time was over."""
+    pair = Pair()
+    pair.say(2, Leave())
+    pair.say(2, Join("bert", 1, "h", 2, 1, secret=SECRET))
+    pair.say(1, VoteTopology())
+    assert pair.here == ["anna", "bert"]
+    pair.wait(10.0)
+    pair.break_off(2)
+    pair.now += LIMITS.reunion_s + 0.2
+    pair.say(1, Ping())
+    assert isinstance(sent(pair.come_back(3, group=1, heard=2), 3)[0], Rejoined)
 
 
 def test_whoever_finds_it_gone_then_ends_the_wait() -> None:

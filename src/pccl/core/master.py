@@ -397,6 +397,7 @@ class Master:
             or self.syncs.all()
             or self.roster.visitors  # for their places
             or not self.wiring.complete
+            or self.absentees.next_deadline() is not None  # So that we notice if we stand still meanwhile ourselves.
         )
 
     def _waited_for(self) -> dict[PeerId, None]:

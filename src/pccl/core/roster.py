@@ -110,9 +110,10 @@ class Roster:
 
     def younger(self, pair: Pair) -> Member:
         """Of two members, the one that came later."""
-        return max((self._known(peer) for peer in pair), key=lambda member: member.seniority)
+        return max((self.known(peer) for peer in pair), key=lambda member: member.seniority)
 
-    def _known(self, peer: PeerId) -> Member:
+    def known(self, peer: PeerId) -> Member:
+        """The member with this id, which is here."""
         member = self.member(peer)
         assert member is not None, f"{peer} is on no roster"
         return member

@@ -203,9 +203,7 @@ class Wiring:
             self.forgive()
 
     def _at_other_end(self, link: Link, peer: PeerId) -> Member:
-        other = self._roster.member(link.ends[1] if link.ends[0] == peer else link.ends[0])
-        assert other is not None, "links of the gone are forgotten"
-        return other
+        return self._roster.known(link.ends[1] if link.ends[0] == peer else link.ends[0])
 
     def _remember_direction(self, link: Link) -> None:
         dialler = self._roster.member(link.dialler)

@@ -35,8 +35,9 @@ class NoInnocentLost(Checker):
             return  # It began a run at a master whose earlier one was not back yet.
         if self._noticed_late(host, message.reason):
             return
-        if "without" in message.reason and host.identity.peer in self.ledger.unlinked:
-            return  # Its connection broke, and nobody could tell that it was still there.
+        went_on = "without" in message.reason or "another run" in message.reason
+        if went_on and host.identity.peer in self.ledger.unlinked:
+            return  # Its connection broke, and somebody said that the last link to it did, too.
         how = "accepted" if known.topology is not None else "a candidate"
         named = self.theatre.named_in(message.reason)
         if not self.theatre.reach.troubles(host) and not self._hostile_rival(known, named):
