@@ -33,7 +33,7 @@ class NoInnocentLost(Checker):
             self._displaced.add(known.run)
         if known.run in self._displaced:
             return  # It began a run at a master whose earlier one was not back yet.
-        if self._noticed_late(host, message.reason):
+        if self._noticed_late(host, message.reason) or self._impersonated(known):
             return
         went_on = "without" in message.reason or "another run" in message.reason
         if went_on and host.identity.peer in self.ledger.unlinked:
@@ -55,6 +55,11 @@ class NoInnocentLost(Checker):
             return False
         unseen = self.theatre.reach.troubled(host) or host.identity.peer not in self.ledger.witnessed
         return "another run" in reason or ("without" in reason and unseen)
+
+    def _impersonated(self, known: Known) -> bool:
+        """A hostile peer came with its id while it had no connection. Candidates have nothing to lose but that."""
+        namesakes = [each for each in self.ledger.known.values() if each.peer == known.peer and self._hostile(each)]
+        return known.topology is None and bool(namesakes)
 
     def _hostile_rival(self, known: Known, named: set[PeerId]) -> bool:
         """Whether it lost its place to a hostile peer, of which the master cannot know which of the two lies.
