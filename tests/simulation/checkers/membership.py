@@ -94,6 +94,8 @@ class NoInnocentLost(Checker):
             return
         if self.theatre.plan.standby and ("more than half" in answer.reason or "no run" in answer.reason):
             return  # Too few of its run are left to go on, where two masters could; or it may begin none where it is.
+        if self.theatre.plan.standby and self.theatre.begun_anew and "another run" in answer.reason:
+            return  # The same, and where it was the last to ask, newcomers had begun one.
         lost = answer.kind is FailureKind.MASTER_LOST
         if lost and (self._no_master_lasted() or self._visits_in_vain(host)):
             return
