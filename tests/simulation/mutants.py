@@ -234,7 +234,8 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("nothing is said twice", Session, "unheard", lambda self, heard: tuple(self._latest)),
     ),
     "wait for nobody who is away": (
-        Mutant("whose links stand is not dead", Wiring, "linked", lambda self, peer: [], first=180),
+        Mutant("whose links stand is not dead", Absentees, "_witnesses", lambda self, peer: []),
+        Mutant("nor is one whom nobody found gone", Member, "doubted", True),
     ),
     "wait for the dead": (
         Mutant("who has no link left is dead", Absentees, "_deadline", lambda self, peer: self._away[peer][1] + 1e6),
