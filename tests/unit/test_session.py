@@ -169,6 +169,21 @@ def test_whoever_finds_it_gone_then_ends_the_wait() -> None:
     assert pair.here == ["anna"]
 
 
+def test_newcomers_wait_even_if_the_last_one_was_found_gone() -> None:
+    """Perhaps it was only the network between the two, and what they have learnt would be lost."""
+    pair = Pair()
+    pair.say(3, Join("carl", 0, "h", 3, 1))
+    pair.say(1, LinkDown(1, "closed"))
+    pair.say(2, LinkDown(2, "closed"))
+    pair.break_off(1)
+    pair.break_off(2)
+    assert pair.here == []
+    pair.wait(LIMITS.reunion_s - 1.0)
+    assert pair.here == []
+    pair.wait(1.1)
+    assert pair.here == ["carl"]
+
+
 def test_who_answers_was_not_gone() -> None:
     pair = Pair()
     pair.say(2, Pong())
@@ -181,10 +196,8 @@ def test_who_answers_was_not_gone() -> None:
 
 def test_who_came_back_was_not_gone() -> None:
     pair = Pair()
-    pair.break_off(2)
+    pair.say(1, LinkDown(1, "closed"))
     pair.come_back(3)
-    pair.say(3, Recall(last=True))
-    pair.say(3, LinkDown(1, "closed"))
     pair.break_off(3)
     assert pair.here == ["anna", "bert"]
 

@@ -2,8 +2,7 @@
 
 Owns how long each of them is waited for, and the taking back. A process that dies takes its links with it, and those at
 their other ends notice: so whoever was found gone like that is gone at once, as in any crash, and nobody waits for a
-dead one.
-Does not know what is said to a peer, only that all of it is said in the end (`session`).
+dead one. Does not know what is said to a peer, only that all of it is said in the end (`session`).
 """
 
 from __future__ import annotations
