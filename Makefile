@@ -2,30 +2,37 @@
 # command. CMake and ninja come with the build where they are missing.
 
 PYTHON ?= python3
-PYTEST_ARGS ?= -n auto
+# SMALL=1 is for a small machine, or one with other things to do: one test at a time, and a tenth of the simulated runs.
+SMALL ?=
+PYTEST_ARGS ?= -n $(if $(SMALL),1,auto)
 ARGS ?=
+export PCCL_TEST_SMALL := $(SMALL)
 
 BIN := .venv/bin
+# The package alone, which is enough for most; and what others need besides, by the names that pyproject.toml has for it.
 INSTALLED := .venv/.installed
+DEV := .venv/.extra-dev
+NUMPY := .venv/.extra-numpy
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format demo sim stress-short sanitize bench clean
+.PHONY: help test check format demo sim aimed stress stress-short sanitize bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-test: check ## linters, then all tests (PYTEST_ARGS='tests/unit -x' for some)
+test: check ## linters, then all tests (SMALL=1 on a small machine; PYTEST_ARGS='tests/unit -x' for some)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(INSTALLED) ## linters only
+check: $(DEV) ## linters only
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
 	$(BIN)/codespell
 
-format: $(INSTALLED) ## rewrite the sources the way the linters want them
+format: $(DEV) ## rewrite the sources the way the linters want them
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(NATIVE)
@@ -36,11 +43,17 @@ demo: $(INSTALLED) ## a master and real peers that train, die and come later
 sim: $(INSTALLED) ## the simulator (ARGS='--help' for its options)
 	$(BIN)/python -m tests.simulation $(ARGS)
 
+aimed: $(INSTALLED) ## faults at every step of small runs, some 12,000 of them (ARGS='--sample 500' for some)
+	$(BIN)/python -m tests.simulation.aimed $(ARGS)
+
 bench: $(INSTALLED) ## cost of a vote round, in JSON lines
 	$(BIN)/python bench/control.py $(ARGS)
 
-stress-short: $(INSTALLED) ## 300 kills of real peers, every sum checked, some minutes (ARGS='--seed 7' for others)
-	$(BIN)/pccl stress --peers 4 --kills 300 --kill-every 0.2-0.8 --stop --seed 1 $(ARGS)
+stress: $(NUMPY) ## kills of real peers, every sum checked (ARGS='--help' for its options)
+	$(BIN)/python -m tests.stress $(ARGS)
+
+stress-short: $(NUMPY) ## 300 kills, some minutes (ARGS='--seed 7' for others)
+	$(BIN)/python -m tests.stress --peers 4 --kills 300 --kill-every 0.2-0.8 --stop --seed 1 $(ARGS)
 
 sanitize: sanitize-address sanitize-thread ## tests of the native part under both sanitizers (some minutes)
 
@@ -49,8 +62,8 @@ sanitize: sanitize-address sanitize-thread ## tests of the native part under bot
 # sanitizer makes the exit code. Under them an abort may take ten times as long.
 RUNTIME_address := libasan.so
 RUNTIME_thread := libtsan.so
-sanitize-%: $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/sanitize-$* \
+sanitize-%: $(DEV)
+	$(PIP) --no-deps --upgrade --target build/sanitize-$* \
 	    -C build-dir=build/$* -C cmake.define.PCCL_SANITIZE=$* -C cmake.build-type=RelWithDebInfo -C install.strip=false .
 	rm -f build/report-$**
 	LD_PRELOAD=$$($(CXX) -print-file-name=$(RUNTIME_$*)) \
@@ -67,5 +80,13 @@ clean: ## remove all that these targets made, the virtual environment too
 # Python sources are used in place; only what is compiled or declared makes an installation stale.
 $(INSTALLED): pyproject.toml CMakeLists.txt $(NATIVE)
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP) --editable .
+	touch $@
+
+# Not as `.[dev]`, which would build the package once more.
+LIST_EXTRA := import sys, tomllib; \
+    print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"][sys.argv[1]], sep="\n")
+.venv/.extra-%: pyproject.toml | $(INSTALLED)
+	$(BIN)/python -c '$(LIST_EXTRA)' $* > .venv/extra-$*.txt
+	$(PIP) --requirement .venv/extra-$*.txt
 	touch $@

@@ -19,18 +19,10 @@ import sys
 import time
 from pathlib import Path
 
-from pccl.core.messages import (
-    Join,
-    LinkUp,
-    Ping,
-    Pong,
-    ToMaster,
-    Topology,
-    TopologyUpdated,
-    VoteTopology,
-    Welcome,
-    Wire,
-)
+from pccl.core.fields import Identity
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.to_master import Join, LinkUp, ToMaster, VoteTopology
+from pccl.core.messages.to_peer import Topology, TopologyUpdated, Welcome, Wire
 from pccl.net.connection import PeerEnd
 from pccl.wire.codec import decode_to_peer, encode
 
@@ -51,7 +43,7 @@ class LightPeer:
 
     async def join(self, port: int) -> None:
         await asyncio.get_running_loop().create_connection(lambda: self.end, "127.0.0.1", port)
-        self.send(Join(f"{self.number:032x}", 0, "127.0.0.1", 1 + self.number % 65535, 1))
+        self.send(Join(Identity(f"{self.number:032x}", 0, "127.0.0.1", 1 + self.number % 65535, 1)))
 
     def send(self, message: ToMaster) -> None:
         self.end.send(encode(message))

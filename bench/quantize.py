@@ -28,7 +28,7 @@ from rivals.fleet import Fleet, Measured, Place, fleet, with_master
 
 from pccl import _native
 from pccl.codec import CODES, Codec
-from pccl.core.messages import CollectiveSpec
+from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.native import parameters
 from pccl.types import DataType, ReduceOp
 

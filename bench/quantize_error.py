@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from pccl.codec import CODES, Codec
-from pccl.dataplane.coding import Coding
-from pccl.dataplane.segments import chunk
+from pccl.dataplane.ring.coding import Coding
+from pccl.dataplane.ring.segments import chunk
 from pccl.types import DataType, ReduceOp
 
 DOCUMENT = Path(__file__).resolve().parent.parent / "docs" / "quantisation.md"

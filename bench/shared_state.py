@@ -31,12 +31,12 @@ import xxhash
 from public_sync import in_step, killed_holder, over_wan
 from wanlab import Wan
 
-from pccl.dataplane.agenda import Goal
-from pccl.dataplane.buffers import tensor
-from pccl.dataplane.manifest import Entry, Holding, take_manifest
-from pccl.dataplane.pulling import Pulling
-from pccl.dataplane.serving import Serving
-from pccl.dataplane.transfer import Report
+from pccl.dataplane.state.agenda import Goal
+from pccl.dataplane.state.manifest import Entry, Holding, take_manifest
+from pccl.dataplane.state.pulling import Pulling
+from pccl.dataplane.state.serving import Serving
+from pccl.dataplane.state.transfer import Report
+from pccl.dataplane.tensors.buffers import tensor
 
 ENTRIES = 64
 STALL_S = 30.0

@@ -5,10 +5,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "attempts.hpp"
 #include "build_info.hpp"
 #include "exchange.hpp"
 #include "kernels.hpp"
-#include "runs.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -221,25 +221,25 @@ void bind_run(nb::module_& module) {
         .def(nb::init<>())
         .def_prop_ro("fd", &pccl::Notifier::fd)
         .def("clear", &pccl::Notifier::clear);
-    nb::class_<pccl::Run>(module, "Run")
-        .def("abort", &pccl::Run::abort)
-        .def_prop_ro("ended", &pccl::Run::ended)
-        .def_prop_ro("report", &pccl::Run::report)
-        .def_prop_ro("moved_bytes", &pccl::Run::moved_bytes)
-        .def("commit", &pccl::Run::commit, nb::call_guard<nb::gil_scoped_release>())
-        .def("restore", &pccl::Run::restore, nb::call_guard<nb::gil_scoped_release>());
+    nb::class_<pccl::Attempt>(module, "Attempt")
+        .def("abort", &pccl::Attempt::abort)
+        .def_prop_ro("ended", &pccl::Attempt::ended)
+        .def_prop_ro("report", &pccl::Attempt::report)
+        .def_prop_ro("moved_bytes", &pccl::Attempt::moved_bytes)
+        .def("commit", &pccl::Attempt::commit, nb::call_guard<nb::gil_scoped_release>())
+        .def("restore", &pccl::Attempt::restore, nb::call_guard<nb::gil_scoped_release>());
     module.def(
         "start",
         [](const pccl::Plan& plan, std::uintptr_t input, std::uintptr_t output, const std::vector<int>& next,
            const std::vector<int>& prev, const pccl::Notifier& notifier, std::uintptr_t carried, std::uintptr_t lost) {
             if (plan.codec.id != 0 && plan.codec.block == 0) throw nb::value_error("a codec without a block");
             const pccl::Memory all{memory(input), memory(output), {memory(carried), memory(lost)}};
-            auto run = std::make_shared<pccl::Run>(plan, all, next, prev, notifier);
-            pccl::start(run);
-            return run;
+            auto attempt = std::make_shared<pccl::Attempt>(plan, all, next, prev, notifier);
+            pccl::start(attempt);
+            return attempt;
         },
         "plan"_a, "input"_a, "output"_a, "next"_a, "prev"_a, "notifier"_a, "carried"_a = 0, "lost"_a = 0,
-        "Begin a run and return at once.");
+        "Begin an attempt and return at once.");
 }
 
 }  // namespace

@@ -34,8 +34,17 @@ struct CodecChoice {
     std::uint64_t seed = 0;
 };
 
+// Each block has room for a step and a whole number, so that equal values can be that number however few they are.
+inline constexpr std::size_t block_bytes_min[2] = {6, 12};
+
+inline std::size_t block_bytes(const CodecKernels& codec, bool wide, std::size_t elements) {
+    const std::size_t bytes = codec.metadata[wide] + (elements * codec.bits + 7) / 8;
+    return bytes < block_bytes_min[wide] ? block_bytes_min[wide] : bytes;
+}
+
 inline std::size_t coded_bytes(const CodecKernels& codec, std::size_t block, bool wide, std::size_t elements) {
-    return (elements + block - 1) / block * codec.metadata[wide] + (elements * codec.bits + 7) / 8;
+    const std::size_t rest = elements % block;
+    return elements / block * block_bytes(codec, wide, block) + (rest == 0 ? 0 : block_bytes(codec, wide, rest));
 }
 
 }  // namespace pccl

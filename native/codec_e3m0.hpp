@@ -15,6 +15,7 @@ struct E3M0 {
     template <class Real, class Rounding>
     static void encode(u8* coded, const Real* values, std::size_t count, Rounding rounding) {
         const Real top = largest(values, count);
+        if (write_equals<bits>(coded, values, count, top)) return;
         const Upper<Real> upper = moderate(top) ? step_of(top, 1) : upper_nan<Real>;
         put(coded, upper);
         u8* codes = coded + metadata<Real>;
@@ -28,6 +29,7 @@ struct E3M0 {
 
     template <class Real>
     static void decode(Real* values, const u8* coded, std::size_t count) {
+        if (get<Upper<Real>>(coded) == step_of_equals<Real>) return read_equals(values, coded, count);
         const Real unit = whole<Real>(get<Upper<Real>>(coded));
         if (!finite(unit)) return fill_nan(values, count);
         Packed<bits>::read(coded + metadata<Real>, count, [=](std::size_t i, u32 code) {

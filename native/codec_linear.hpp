@@ -16,6 +16,7 @@ struct Linear {
     template <class Real, class Rounding>
     static void encode(u8* coded, const Real* values, std::size_t count, Rounding rounding) {
         const Real top = largest(values, count);
+        if (write_equals<bits>(coded, values, count, top)) return;
         const Upper<Real> upper = moderate(top) ? step_of(top, most) : upper_nan<Real>;
         put(coded, upper);
         u8* codes = coded + metadata<Real>;
@@ -28,6 +29,7 @@ struct Linear {
 
     template <class Real>
     static void decode(Real* values, const u8* coded, std::size_t count) {
+        if (get<Upper<Real>>(coded) == step_of_equals<Real>) return read_equals(values, coded, count);
         const Real step = whole<Real>(get<Upper<Real>>(coded));
         if (!finite(step)) return fill_nan(values, count);
         constexpr u32 sign = 1u << (bits - 1);

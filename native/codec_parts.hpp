@@ -254,5 +254,35 @@ inline void write_zeros(u8* to, std::size_t count) {
     __builtin_memset(to, 0, (count * bits + 7) / 8);
 }
 
+// ── equal values ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// The step of a block whose values are all the same: minus zero, which no range has. Behind it stands that value, where
+// the codes would be. Zeros need none of this: their step is zero.
+template <class Real>
+constexpr Upper<Real> step_of_equals = static_cast<Upper<Real>>(sign_bit<Real> >> Number<Real>::upper_shift);
+
+template <class Real>
+inline bool all_equal(const Real* values, std::size_t count) {
+    if (bits_of(values[0]) != bits_of(values[count - 1])) return false;            // nearly always
+    return __builtin_memcmp(values, values + 1, (count - 1) * sizeof(Real)) == 0;  // each is the one behind it
+}
+
+// Whether the block, whose largest magnitude this is, was written as one value.
+template <std::size_t bits, class Real>
+inline bool write_equals(u8* coded, const Real* values, std::size_t count, Real top) {
+    if (!all_equal(values, count) || !finite(top) || bits_of(top) == 0) return false;
+    write_zeros<bits>(coded + sizeof(Upper<Real>), count);
+    put(coded, step_of_equals<Real>);
+    put(coded + sizeof(Upper<Real>), values[0]);
+    return true;
+}
+
+template <class Real>
+inline void read_equals(Real* values, const u8* coded, std::size_t count) {
+    const Real value = get<Real>(coded + sizeof(Upper<Real>));
+    if (!finite(value)) return fill_nan(values, count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = value;
+}
+
 }  // namespace
 }  // namespace pccl

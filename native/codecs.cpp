@@ -12,6 +12,9 @@ namespace {
 
 template <class Codec, class Real>
 void encode(u8* coded, const void* values, std::size_t count, const u32* key) {
+    constexpr std::size_t least = block_bytes_min[sizeof(Real) == sizeof(double)];
+    static_assert(least == sizeof(Upper<Real>) + sizeof(Real));
+    if (Codec::template metadata<Real> + (count * Codec::bits + 7) / 8 < least) __builtin_memset(coded, 0, least);
     if (key == nullptr) {
         Codec::encode(coded, static_cast<const Real*>(values), count, Nearest{});
     } else {

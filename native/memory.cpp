@@ -8,7 +8,7 @@
 namespace pccl {
 namespace {
 
-// Kept for the next run, all together. A model larger than this pays for fresh pages; a process that is done with
+// Kept for the next attempt, all together. A model larger than this pays for fresh pages; a process that is done with
 // collectives does not sit on more than this.
 constexpr std::size_t cached_bytes_max = std::size_t{1} << 30;
 constexpr std::size_t page = std::size_t{2} << 20;  // round up to huge pages: fewer faults, and more reuse
@@ -24,7 +24,7 @@ struct Cache {
     std::size_t bytes = 0;
 };
 
-// Never destroyed: a run may still give its memory back while the process exits.
+// Never destroyed: an attempt may still give its memory back while the process exits.
 Cache& cache() {
     static Cache* const one = new Cache;
     return *one;

@@ -1,4 +1,4 @@
-// Memory that runs need for a moment: slots for segments on their way, and room for what a run overwrites.
+// Memory that attempts need for a moment: slots for segments on their way, and room for what an attempt overwrites.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 namespace pccl {
 
 // A stretch of memory from the kernel, given back to a cache when it goes: its pages need not be cleared and mapped
-// anew for the next run, which costs about as much as copying them.
+// again for the next attempt, which costs about as much as copying them.
 class Arena {
   public:
     explicit Arena(std::size_t bytes);

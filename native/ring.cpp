@@ -33,7 +33,7 @@ Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<int>& next,
       slots_(route_.segment_bytes(),
              route_.segments(0) + prev.size() + (plan.codec.id != 0 ? route_.all_segments() : 0)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (wake_ < 0) throw std::runtime_error("no descriptor left for a run");
+    if (wake_ < 0) throw std::runtime_error("no descriptor left for an attempt");
     if (plan.codec.id != 0) coding_.emplace(plan.codec, plan.type, plan.op, memory.feedback);
     for (const int fd : next) senders_.push_back({Lane(fd)});
     for (const int fd : prev) receivers_.push_back({Lane(fd)});
@@ -50,7 +50,7 @@ void Ring::abort() {
     [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
 }
 
-// ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+// ── the attempt ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 Report Ring::run() {
     try {
@@ -182,7 +182,7 @@ void Ring::encode_own(Sender& sender) {
 
 bool Ring::pump(Receiver& receiver) {
     std::size_t turn = 0;
-    // After the last segment nothing more is ours to read: the next bytes belong to another run.
+    // After the last segment nothing more is ours to read: the next bytes belong to another attempt.
     while (turn < turn_bytes && unreceived_ > 0 && cause_.empty()) {
         if (receiver.reading == Reading::slot && !find_room(receiver)) break;
         std::size_t bytes = 0;
@@ -246,7 +246,7 @@ bool Ring::accept_header(Receiver& receiver) {
     const bool known = header.tag == plan_.tag && header.hop < route_.hops() &&
                        header.index < received_[header.hop].size() && !received_[header.hop][header.index];
     if (!known || header.length != route_.locate(route_.chunk_received(header.hop), header.index).wire) {
-        fail("a segment from the previous peer has no place in this run");
+        fail("a segment from the previous peer has no place in this attempt");
         return false;
     }
     received_[header.hop][header.index] = true;

@@ -1,4 +1,4 @@
-// A collective over lanes in a ring: one run, from the first byte to the last, or to its abort.
+// A collective over lanes in a ring: one attempt, from the first byte to the last, or to its abort.
 //
 // Words. The elements are cut into *chunks*, and each chunk into *segments*. In every *hop* a peer sends one chunk to
 // the next peer and receives one from the previous one; which, and whether it adds its own share, finishes the sum or
@@ -11,9 +11,9 @@
 //
 // With a codec what travels are codes. A peer decodes what comes, adds its own share and codes the sum; once a chunk is
 // finished its codes are passed on as they are, and everybody decodes them, the peer that made them too: not before the
-// run is committed, so until then nothing is overwritten.
+// attempt is committed, so until then nothing is overwritten.
 //
-// Knows nothing of peers, votes or retries: a run has a plan, two sets of lanes, two buffers, and an outcome.
+// Knows nothing of peers, votes or retries: an attempt has a plan, two sets of lanes, two buffers, and an outcome.
 #pragma once
 
 #include <poll.h>
@@ -44,8 +44,8 @@ struct Report {
     std::uint64_t received_bytes = 0;
 };
 
-// `input` may equal `output` where both are equally long. All of it stays the caller's, and must live until the run has
-// ended and been settled. What was lost is of use only if the run is committed.
+// `input` may equal `output` where both are equally long. All of it stays the caller's, and must live until the attempt
+// has ended and been settled. What was lost is of use only if it is committed.
 struct Memory {
     const std::uint8_t* input;
     std::uint8_t* output;

@@ -5,15 +5,22 @@ Owns the public names. Importing it loads neither numpy nor torch nor the native
 """
 
 import importlib
+import sys
 from typing import Any
 
-from pccl import cuda
+from pccl.api.communicator import Communicator
+from pccl.api.feedback import ErrorFeedback
+from pccl.api.master_node import MasterNode
+from pccl.api.pccl_calls import AsyncReduceHandle
+from pccl.api.shared_state import SharedState, SharedStateSyncInfo, TensorInfo
+from pccl.api.work import Shares, ShareWork, Work
 from pccl.codec import Codec
-from pccl.communicator import Communicator
-from pccl.descriptors import QuantizationOptions, ReduceDescriptor, ReduceOpDescriptor, ReduceOperandDescriptor
+from pccl.compat import cuda
+from pccl.compat.descriptors import QuantizationOptions, ReduceDescriptor, ReduceOpDescriptor, ReduceOperandDescriptor
 from pccl.errors import (
     CallMismatch,
     CollectiveAborted,
+    CollectiveTimedOut,
     Kicked,
     MasterLost,
     MembershipLost,
@@ -26,10 +33,6 @@ from pccl.errors import (
     UnfinishedCollectives,
     UsageError,
 )
-from pccl.feedback import ErrorFeedback
-from pccl.master_node import MasterNode
-from pccl.shared_state import SharedState, SharedStateSyncInfo, TensorInfo
-from pccl.shares import Shares, ShareWork
 from pccl.types import (
     Attribute,
     DataType,
@@ -42,7 +45,8 @@ from pccl.types import (
     Result,
     SharedStateSyncStrategy,
 )
-from pccl.work import AsyncReduceHandle, Work
+
+sys.modules[f"{__name__}.cuda"] = cuda  # Scripts written for PCCL may import it by this name.
 
 __all__ = [
     "AsyncReduceHandle",
@@ -50,6 +54,7 @@ __all__ = [
     "CallMismatch",
     "Codec",
     "CollectiveAborted",
+    "CollectiveTimedOut",
     "Communicator",
     "DataType",
     "DeviceType",
@@ -88,7 +93,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """What is looked up when somebody asks: `__version__`, because that takes longer than all the rest of the import,
+    """What is looked up when it is asked for: `__version__`, because that takes longer than all the rest of the import,
     and `torch` and `np`, which scripts written for PCCL take from here."""
     if name in _LIBRARIES:
         try:

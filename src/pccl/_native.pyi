@@ -10,7 +10,7 @@ class _BuildInfo(TypedDict):
 
 def build_info() -> _BuildInfo: ...
 
-# ── runs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── attempts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 class Plan:
     tag: int
@@ -41,7 +41,7 @@ class Report:
     @property
     def received_bytes(self) -> int: ...
 
-class Run:
+class Attempt:
     def abort(self) -> None: ...
     def commit(self) -> None: ...
     def restore(self) -> None: ...
@@ -67,7 +67,7 @@ def start(
     notifier: Notifier,
     carried: int = 0,
     lost: int = 0,
-) -> Run: ...
+) -> Attempt: ...
 
 # ── exchanges ────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -37,6 +37,12 @@ class Shape(Struct, frozen=True):
     metadata_wide: int
     """The same for blocks of float64, which are computed in that."""
 
+    def bytes(self, count: int, dtype: DataType) -> int:
+        """So many elements as one block. There is room for a step and a whole number, so that equal values can be that
+        number however few they are."""
+        metadata, least = (self.metadata_wide, 12) if dtype is DataType.DOUBLE else (self.metadata, 6)
+        return max(metadata + -(-count * self.bits // 8), least)
+
 
 CODES: dict[str, Shape] = {
     "int8": Shape(8, 2, 4),
@@ -44,8 +50,8 @@ CODES: dict[str, Shape] = {
     "e3m0": Shape(4, 2, 4),
     "minmax8": Shape(8, 6, 12),
     "minmax16": Shape(16, 6, 12),
-    "zeropoint8": Shape(8, 4, 6),
-    "zeropoint16": Shape(16, 4, 6),
+    "zeropoint8": Shape(8, 6, 12),
+    "zeropoint16": Shape(16, 6, 12),
 }
 """All codecs. Their order is that of `native/codecs.cpp`."""
 
@@ -71,19 +77,19 @@ class Codec(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or self.name not in CODES:
-            raise ValueError(f"there is no codec {self.name!r}; there are {', '.join(CODES)}")
-        for field in ("block", "seed"):  # also those of numpy; what is no integer could not be told to others
+            raise ValueError(f"a codec must be one of {', '.join(CODES)}, got {self.name!r}")
+        for field in ("block", "seed"):  # also those of numpy; other peers are sent plain integers
             try:
                 structs.force_setattr(self, field, int(operator.index(getattr(self, field))))
             except TypeError:
-                raise ValueError(f"a {field} of {getattr(self, field)!r}: it must be a whole number") from None
+                raise ValueError(f"{field} must be an integer, got {getattr(self, field)!r}") from None
         if not BLOCK_MIN <= self.block <= BLOCK_MAX or self.block & (self.block - 1):
-            raise ValueError(f"a block of {self.block}: it must be a power of two from {BLOCK_MIN} to {BLOCK_MAX}")
+            raise ValueError(f"block must be a power of two from {BLOCK_MIN} to {BLOCK_MAX}, got {self.block}")
         if not 0 <= self.seed <= SEED_MAX:
-            raise ValueError(f"a seed of {self.seed}: it must be a whole number from 0 to {SEED_MAX}")
+            raise ValueError(f"seed must be an integer from 0 to {SEED_MAX}, got {self.seed}")
 
     def __str__(self) -> str:
-        """As it stands in a collective's parameters: whatever must be alike on all peers."""
+        """As it stands in a collective's parameters: all that must be equal on all peers."""
         plain = f"{self.name}.{self.block}"
         return f"{plain}.{STOCHASTIC}.{self.seed}" if self.stochastic else plain
 
@@ -97,7 +103,7 @@ class Codec(Struct, frozen=True):
                 return cls(name, int(block))
             case [name, block, word, seed] if word == STOCHASTIC:
                 return cls(name, int(block), True, int(seed))
-        raise ValueError(f"{text!r} names no codec")
+        raise ValueError(f"a codec must be written like int8.256, got {text!r}")
 
     @property
     def number(self) -> int:
@@ -107,17 +113,17 @@ class Codec(Struct, frozen=True):
     def coded_bytes(self, count: int, dtype: DataType) -> int:
         """So many elements as codes."""
         shape = CODES[self.name]
-        metadata = shape.metadata_wide if dtype is DataType.DOUBLE else shape.metadata
-        return -(-count // self.block) * metadata + -(-count * shape.bits // 8)
+        whole, rest = divmod(count, self.block)
+        return whole * shape.bytes(self.block, dtype) + (shape.bytes(rest, dtype) if rest else 0)
 
     def refusal(self, dtype: DataType, op: ReduceOp) -> str:
         """Why it cannot do this; empty if it can."""
         if dtype not in SOURCES:
-            return f"codec {self.name} is for floats, and the elements are {dtype.name}; leave it out"
+            return f"elements must be floats for codec {self.name}, got {dtype.name}; leave the codec out"
         if op not in OPERATIONS:
-            return f"codec {self.name} cannot do {op.name}; leave it out, or choose SUM, AVG, MAX or MIN"
+            return f"op must be SUM, AVG, MAX or MIN for codec {self.name}, got {op.name}; or leave the codec out"
         if CODES[self.name].bits >= 8 * dtype.itemsize:
-            return f"codec {self.name} makes {dtype.name} no shorter; leave it out, or choose int8 or int4"
+            return f"elements must be longer than codes of {self.name}, got {dtype.name}; choose int8, int4 or no codec"
         return ""
 
 

@@ -1,6 +1,6 @@
 """Settings: what was passed as an argument, else the environment (`PCCL_…`), else the default.
 
-Owns the one place that reads the environment. What is wrong with a setting is said before any byte moves, by a
+Owns the one place that reads the environment. What is wrong with a setting is reported before any byte moves, by a
 `UsageError` that names it. Must not know what the settings do.
 """
 
@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TextIO, TypedDict, TypeVar
 
 from pccl.core.limits import MasterLimits, PeerLimits
 from pccl.errors import UsageError
@@ -21,9 +21,6 @@ DEFAULT_PORT = 48148
 LANES_MAX = 1024
 """What the messages that wire two neighbours can carry."""
 
-MASTERS_MAX = 64
-"""What the `Resume` message can carry, and many more than anybody starts."""
-
 PEERS_MAX = 65536
 """What a `Topology` message can carry."""
 
@@ -31,8 +28,8 @@ CONNECTION_DEAD_S = 60.0
 """A connection whose other end is out of reach is given up after this, by either end's kernel.
 
 The kernel answers for a process that is busy or stopped, so this limit only meets a machine that is off or suspended,
-or a network that is down. It strikes whether or not anybody waits for that peer, so it must not be stricter than the
-limits on silence, which strike only if somebody does: an interruption of less than a minute costs nobody its place.
+or a network that is down. It applies whether or not other peers wait for that one, so it must not be stricter than the
+limits on silence, which apply only if they do: an interruption of less than a minute costs no peer its place.
 And not much longer either: by then TCP tries only once a minute, and every collective waits for it."""
 
 SECONDS_MIN = 0.01
@@ -142,8 +139,7 @@ class MasterConfig:
 class PeerConfig:
     """Everything a peer can be told."""
 
-    masters: tuple[Address, ...]
-    """In the order in which they are tried."""
+    master: Address
     group: int
     lanes: int
     """Lanes per neighbour; 0 leaves it to the group."""
@@ -162,7 +158,7 @@ class PeerConfig:
         """`places` are the listen and the announce address; empty means: not passed."""
         listen, announce = places
         return cls(
-            parse_masters(address),
+            parse_master(address),
             _integer("peer_group", group, 0, GROUP_MAX),
             _integer("p2p_connection_pool_size (PCCL_LANES)", lanes or _environment("PCCL_LANES", "0"), 0, LANES_MAX),
             _place("listen", "PCCL_LISTEN", listen),
@@ -181,37 +177,42 @@ def parse_address(setting: str, text: str, *, port_required: bool = True) -> Add
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise UsageError(f"{setting}: {text!r}: write an IPv6 address in brackets, like [::1]:{DEFAULT_PORT}")
+        raise UsageError(
+            f"{setting} must have an IPv6 address in brackets, got {text!r}; write it like [::1]:{DEFAULT_PORT}"
+        )
     if not port and (port_required or colon):
-        raise UsageError(f"{setting}: {text!r} has no port; write host:port, like 127.0.0.1:{DEFAULT_PORT}")
-    return Address(_host(setting, host), _integer(f"{setting}: the port of {text!r}", port or 0, 0, 65535))
+        raise UsageError(f"{setting} must have a port, got {text!r}; write host:port, like 127.0.0.1:{DEFAULT_PORT}")
+    return Address(_host(setting, host), _integer(f"{setting}: the port in {text!r}", port or 0, 0, 65535))
 
 
-def parse_masters(text: str) -> tuple[Address, ...]:
-    """One address of a master, or several with commas between them: the first one, and those that follow it."""
-    masters = tuple(parse_address("address", each.strip()) for each in text.split(","))
-    if len(masters) > MASTERS_MAX or len(set(masters)) != len(masters):
-        raise UsageError(f"address: {text!r} must name up to {MASTERS_MAX} masters, each once")
-    if not all(master.host and master.port for master in masters):
-        raise UsageError(f"address: {text!r} must name the master's host and port")
-    return masters
+def parse_master(text: str) -> Address:
+    """The address of the master."""
+    if "," in text:
+        raise UsageError(
+            f"address must be one host:port, got {text!r}; give the master one name, which is looked up at every "
+            "dial: a master that moves to another machine is found behind it"
+        )
+    master = parse_address("address", text.strip())
+    if not (master.host and master.port):
+        raise UsageError(f"address must have the master's host and port, got {text!r}; write host:port")
+    return master
 
 
 def _host(setting: str, host: str) -> str:
     """The host as it is written on the wire and asked for: in ASCII, whatever it was."""
     if len(host) > HOST_MAX or any(not character.isprintable() or character in " []" for character in host):
-        raise UsageError(f"{setting}: {host!r} is no host name or address")
+        raise UsageError(f"{setting} must have a host name or an IP address, got {host!r}")
     try:
         return host.encode("idna").decode("ascii") if host else host
     except UnicodeError as error:
-        raise UsageError(f"{setting}: {host!r} is no host name or address: {error}") from error
+        raise UsageError(f"{setting} must have a host name or an IP address, got {host!r}: {error}") from error
 
 
 def _announced(address: Address) -> Address:
     if not ANNOUNCED_HOST.fullmatch(address.host):
         raise UsageError(
-            f"announce (PCCL_ANNOUNCE): the name {address.host!r} has other characters than letters, digits, "
-            "'.', '-' and '_'; announce another name, or an address"
+            f"announce (PCCL_ANNOUNCE) must be made of letters, digits, '.', '-' and '_', got {address.host!r}; "
+            "announce another name, or an IP address"
         )
     return address
 
@@ -220,7 +221,7 @@ def choose_data_plane(name: str) -> str:
     """The data plane to use; empty means: not passed."""
     chosen = name or _environment("PCCL_DATA_PLANE", DATA_PLANES[0])
     if chosen not in DATA_PLANES:
-        raise UsageError(f"data_plane (PCCL_DATA_PLANE): {chosen!r} is none of {', '.join(DATA_PLANES)}")
+        raise UsageError(f"data_plane (PCCL_DATA_PLANE) must be one of {', '.join(DATA_PLANES)}, got {chosen!r}")
     return chosen
 
 
@@ -229,28 +230,43 @@ def switched_on(setting: str, passed: bool | None) -> bool:
     variable = f"PCCL_{setting.upper()}"
     text = _environment(variable, "1").lower()
     if text not in _SWITCHES:
-        raise UsageError(f"{setting} ({variable}): {text!r} is none of {', '.join(_SWITCHES)}")
+        raise UsageError(f"{setting} ({variable}) must be one of {', '.join(_SWITCHES)}, got {text!r}")
     return _SWITCHES[text] if passed is None else passed
 
 
 def configure_logging() -> None:
     """Obey `PCCL_LOG_LEVEL` if it is set; else leave the `pccl` logger to the program.
 
-    By default Python prints what is WARNING and above, and that is where a wait is told of: a training script that
-    stands still says on whom it waits, without anybody having asked for it beforehand. PCCL prints errors only, and a
-    run that waits for a lost peer then looks like any other."""
+    By default Python prints WARNING and above, which is the level of waits: a training script that stands still names
+    the peers it waits for without any setting. PCCL prints errors only, and a run that waits for a lost peer then looks
+    like any other."""
     name = _environment("PCCL_LOG_LEVEL", "")
     if not name:
         return
     level = _LOG_LEVELS.get(name.upper())
     if level is None:
-        raise UsageError(f"PCCL_LOG_LEVEL: {name!r} is none of {', '.join(_LOG_LEVELS)}")
+        raise UsageError(f"PCCL_LOG_LEVEL must be one of {', '.join(_LOG_LEVELS)}, got {name!r}")
     logger = logging.getLogger("pccl")
     logger.setLevel(level)
-    if not logger.hasHandlers():
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s pccl %(levelname)s %(message)s"))
-        logger.addHandler(handler)
+    if not any(isinstance(handler, _LastResort) for handler in logger.handlers):
+        logger.addHandler(_LastResort())
+
+
+class _LastResort(logging.StreamHandler[TextIO]):
+    """Prints lines of ours that no handler of the program gets. Which there are is looked up for each line, because
+    programs may configure logging at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(logging.Formatter("%(asctime)s pccl %(levelname)s %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(handler is not self for handler in logger.handlers):
+                return
+            logger = logger.parent if logger.propagate else None
+        super().emit(record)
 
 
 def _place(setting: str, variable: str, passed: str) -> Address:
@@ -272,7 +288,7 @@ def _limits(defaults: Limits, passed: Mapping[str, Any], *others: str) -> Limits
     known = (*values, "connection_dead_s", *others)
     unknown = sorted(set(passed) - set(known))
     if unknown:
-        raise UsageError(f"there is no setting {unknown[0]!r}; known are {', '.join(known)}")
+        raise UsageError(f"a setting must be one of {', '.join(known)}, got {unknown[0]!r}")
     return type(defaults)(**values)
 
 
@@ -285,7 +301,7 @@ def _serve_bytes_s(passed: Mapping[str, Any]) -> int:
     setting, value = _setting("serve_bytes_s", passed, SERVE_BYTES_S)
     number = _integer(setting, value, 0, 2**63 - 1)
     if 0 < number < SERVE_BYTES_MIN_S:
-        raise UsageError(f"{setting}: {number} is too little to serve anybody: at least {SERVE_BYTES_MIN_S}, or 0")
+        raise UsageError(f"{setting} must be 0 (serve no visitors) or at least {SERVE_BYTES_MIN_S}, got {number}")
     return number
 
 
@@ -302,7 +318,7 @@ def _seconds(setting: str, value: object, least: float) -> float:
     except (TypeError, ValueError):
         seconds = math.nan
     if not (least <= seconds < math.inf):
-        raise UsageError(f"{setting}: {value!r} is no number of seconds from {least:g} up")
+        raise UsageError(f"{setting} must be a number of seconds from {least:g} up, got {value!r}")
     return seconds
 
 
@@ -312,5 +328,5 @@ def _integer(setting: str, value: object, least: int, most: int) -> int:
     except ValueError:
         number = None
     if number is None or not (least <= number <= most):
-        raise UsageError(f"{setting}: {value!r} is no whole number from {least} to {most}")
+        raise UsageError(f"{setting} must be an integer from {least} to {most}, got {value!r}")
     return number

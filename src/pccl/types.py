@@ -1,7 +1,7 @@
 """The plain values that users, messages and the data plane share.
 
 Owns the public names of PCCL's enumerations and their values. Knows nothing of sockets or the protocol, and of numpy
-and torch only what they call their element types: neither is imported before somebody asks for one of theirs.
+and torch only what they call their element types: neither is imported before one of theirs is asked for.
 """
 
 import importlib
@@ -17,21 +17,39 @@ def short(peer: PeerId) -> str:
     return peer[:8]
 
 
-PARTS_SHIFT = 56
-TAG_MAX = 2**PARTS_SHIFT - 1
+TAG_MAX = 2**63 - 1
 """The largest tag of a user. A call over several types of elements is several collectives, one for each type: the
-first has the tag of the call, the others numbers above all tags of users. There are at most eleven."""
+first has the tag of the call, the others, at most eleven, have numbers above all tags of users."""
+
+_PARTS_FROM = TAG_MAX + 1
+_FOLDED = 1 << 62
+_PART_SHIFT = 58
+_SPREAD = 0x9E3779B97F4A7C15
+"""2^64 divided by the golden ratio: a product with it spreads numbers that lie close together over all bits."""
 
 
 def part_tag(tag: int, part: int) -> int:
-    """The tag of one collective of a call."""
-    return tag + (part << PARTS_SHIFT)
+    """The tag of one collective of a call: 64 bits hold a tag below 2^58 beside the number of its part. A larger one is
+    folded to 58 bits; should two in flight ever fold alike, the second is refused as a tag in use."""
+    if not part:
+        return tag
+    if tag >> _PART_SHIFT:
+        tag = _FOLDED + (tag * _SPREAD % 2**64 >> (64 - _PART_SHIFT))
+    return _PARTS_FROM + (part << _PART_SHIFT) + tag
+
+
+def count_peers(number: int) -> str:
+    """How many, in a sentence."""
+    return f"{number} peer{'' if number == 1 else 's'}"
 
 
 def tag_name(tag: int) -> str:
     """A tag in a sentence, as the user of the call knows it."""
-    part = tag >> PARTS_SHIFT
-    return f"tag {tag & TAG_MAX} (part {part + 1})" if part else f"tag {tag}"
+    if tag <= TAG_MAX:
+        return f"tag {tag}"
+    part = tag % _FOLDED >> _PART_SHIFT
+    whose = "a tag from 2^58 on" if tag & _FOLDED else f"tag {tag % 2**_PART_SHIFT}"
+    return f"{whose} (part {part + 1})"
 
 
 class ReduceOp(IntEnum):
@@ -42,13 +60,17 @@ class ReduceOp(IntEnum):
     MIN = 4
 
     @classmethod
-    def named(cls, op: "ReduceOp | int | str") -> "ReduceOp":
-        """An operation by itself, its number, or its name in any case. Raises `ValueError`."""
-        if isinstance(op, str):
-            if op.upper() not in cls.__members__:
-                raise ValueError(f"{op!r} is none of {', '.join(each.name.lower() for each in cls)}")
-            return cls[op.upper()]
-        return cls(op)
+    def named(cls, op: object) -> "ReduceOp":
+        """An operation by itself, its number, its name in any case, or another library's by its name: never by that
+        one's number, since torch's 3 is MIN. Raises `ValueError`."""
+        if type(op) is int and op in cls._value2member_map_:
+            return cls(op)
+        # Torch wraps its enumeration in objects whose `op` is a member of it.
+        name = op if isinstance(op, str) else getattr(getattr(op, "op", op), "name", None)
+        name = name.upper() if isinstance(name, str) else ""
+        if name not in ("PRODUCT", *cls.__members__):
+            raise ValueError(f"it must be one of {', '.join(each.name for each in cls)}, got {name or repr(op)}")
+        return cls.PROD if name == "PRODUCT" else cls[name]
 
 
 class CollectiveKind(IntEnum):
@@ -217,7 +239,7 @@ class ReduceInfo(NamedTuple):
     rx_bytes: int
     """The same received."""
     peers: tuple[PeerId, ...] = ()
-    """Whose contributions are in the result, in ring order; nobody's after a failure."""
+    """Whose contributions are in the result, in ring order; empty after a failure."""
     seconds: float = 0.0
     """From the call to its end, votes and waiting included."""
     attempts: int = 1

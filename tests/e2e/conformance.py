@@ -25,10 +25,11 @@ from pccl import (
     ReduceOperandDescriptor,
     Work,
 )
-from pccl.dataplane.arithmetic import STORED, combine, divide, narrow
-from pccl.dataplane.buffers import Tensor
+from pccl.dataplane.ring.arithmetic import STORED, combine, divide, narrow
+from pccl.dataplane.tensors.buffers import Tensor
+from tests.patience import HANG_S
 
-PATIENCE_S = 30.0
+PATIENCE_S = HANG_S
 SHORT = (0, 1, 5, 1009)
 """None, fewer than peers, fewer than some, and one that divides by nothing."""
 COUNTS = (*SHORT, 20_011)

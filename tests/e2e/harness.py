@@ -5,16 +5,19 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 
+from pccl.net import sockets
 from tests.e2e.nursery import Nursery
+from tests.patience import HANG_S
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 30.0
+PATIENCE_S = HANG_S
 """Above every bound that is tested, and below the timeout of a test."""
 STDERR = os.open(os.devnull, os.O_WRONLY) if os.environ.get("QUIET_PEERS") else 2
 
@@ -199,3 +202,17 @@ def join(peers, newcomers):
         newcomer.expect("connect")
         inside.append(newcomer)
     return inside
+
+
+def behind_the_name(known):
+    """A `sockets.look_up` for which the name master.test stands for these addresses."""
+    look_up = sockets.look_up
+
+    def found(host, port, flags):
+        if host != "master.test":
+            return look_up(host, port, flags)
+        if flags:
+            raise OSError("a name, not an address")
+        return [(socket.AF_INET, address) for address in known]
+
+    return found

@@ -9,15 +9,25 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
 
 import numpy as np
 
-from pccl import Attribute, CollectiveAborted, Communicator, DataType, PCCLError, ReduceOp, TooFewPeers
-from pccl.cli.stress.doom import Doom, Point
-from pccl.core.effects import Collective
-from pccl.core.messages import CollectiveSpec
+from pccl import (
+    Attribute,
+    CollectiveAborted,
+    CollectiveTimedOut,
+    Communicator,
+    DataType,
+    PCCLError,
+    ReduceOp,
+    TooFewPeers,
+)
+from pccl.core.effects.peer_events import CallCollective
+from pccl.core.fields import CollectiveSpec
 from tests.e2e.state_actor import StateActor, dying
 from tests.e2e.token_plane import LONG, TokenPlane
+from tests.stress.doom import Doom, Point
 
 STEP_S = 0.01
 GLANCE_S = 0.0002
@@ -50,9 +60,11 @@ class Actor(StateActor):
         if descriptors:
             resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
         self.communicator = Communicator(**settings)
-        self.fate = None if token else Doom()
+        self.fate = Doom()
         if token:
             self.communicator._data_plane = TokenPlane(self.run_started)
+        else:
+            self.fate.attach()
 
     def run_started(self, run):
         tell("started", tag=run.tag, attempt=run.attempt, size=run.size)
@@ -73,8 +85,6 @@ class Actor(StateActor):
 
     def connect(self, n_attempts=5):
         self.communicator.connect(n_attempts)
-        if self.fate is not None:
-            self.fate.attach(self.communicator)
         return self.facts()
 
     def update(self):
@@ -98,10 +108,34 @@ class Actor(StateActor):
 
     def collective(self, tag=0, count=LONG, dtype="FLOAT"):
         spec = CollectiveSpec(count, DataType[dtype], ReduceOp.SUM)
-        committed = self.communicator._call("collective", Collective(tag, spec))
+        committed = self.communicator._call("collective", CallCollective(tag, spec))
         return {"attempt": committed.attempt, "epoch": committed.epoch, "ring": committed.ring}
 
-    def reduce(self, count, share, tag=0, op="SUM", dtype="float32", die_at=None, apart=False, tell_at=None):
+    def hurry(self, rounds, count, share):
+        """Reduce again and again, with so little time for the start that votes are often taken back, more from try to
+        try; how often that happened, and what went wrong."""
+        late, wrong = 0, []
+        for number in range(rounds):
+            tensor, time_s = np.full(count, share + number, np.float32), 0.0
+            while True:
+                try:
+                    info = self.communicator.all_reduce(tensor, tag=number % 3, timeout=timedelta(seconds=time_s))
+                    break
+                except CollectiveTimedOut as error:
+                    late, time_s = late + 1, 2 * time_s + 0.0002
+                    if not (tensor == share + number).all() or not set(error.missing_peers) <= set(
+                        self.communicator.ring
+                    ):
+                        wrong.append(f"round {number}: {error}")
+            kept = tensor.copy()
+            expected = sum(range(1, info.local_world_size + 1)) + number * info.local_world_size
+            if not (kept == expected).all():
+                wrong.append(f"round {number}: {kept[0]} instead of {expected}")
+        return {"late": late, "wrong": wrong}
+
+    def reduce(
+        self, count, share, tag=0, op="SUM", dtype="float32", die_at=None, apart=False, tell_at=None, timeout=None
+    ):
         """Reduce numbers that are easy to check; SIGKILL ourselves, or say so, when this many bytes have moved."""
         send = np.resize(np.arange(PERIOD).astype(dtype) + np.asarray(share, dtype), count)
         recv = np.zeros_like(send) if apart else send
@@ -109,7 +143,7 @@ class Actor(StateActor):
             threading.Thread(target=self.tell_moving, args=(tell_at,), daemon=True).start()
         try:
             with dying(self.await_moved, die_at):
-                info = self.communicator.all_reduce(send, recv, op=ReduceOp[op], tag=tag)
+                info = self.communicator.all_reduce(send, recv, op=ReduceOp[op], tag=tag, timeout=timeout)
         except PCCLError:
             tell("input", intact=surplus(send, 1) == [share, share])
             raise
@@ -152,8 +186,7 @@ class Actor(StateActor):
         return conform(self.communicator, me, peers)
 
     def await_moved(self, moved_bytes):
-        running = self.communicator._data_plane._running
-        while not any(each.run.moved_bytes >= moved_bytes for each in list(running.values())):
+        while max(self.communicator._data_plane.moved_bytes(), default=-1) < moved_bytes:
             select.select([], [], [], GLANCE_S)
 
     def tell_moving(self, moved_bytes):

@@ -22,7 +22,7 @@ from pccl import (
     TooFewPeers,
     UsageError,
 )
-from pccl.membership import _living
+from pccl.api.goodbye import living
 
 THOUGHT_S = 0.02
 """A step takes some time, so that others can come and go between two of them."""
@@ -221,7 +221,7 @@ class StateActor:
 
 def _transfers():
     """Of all memberships of this process: a visitor's is not that of its communicator."""
-    shells = [membership._shell for membership in list(_living)]
+    shells = [membership._shell for membership in list(living)]
     return [each.transfer for shell in shells if shell for each in list(shell.transfers._running.values())]
 
 
@@ -276,7 +276,7 @@ class TorchLearner:
     def _tensors(self):
         for info in self.state.tensors:
             entry = info._entry()
-            yield type("Bytes", (), {"tensor_bytes": bytes(_memory(entry.tensor))})
+            yield type("Bytes", (), {"tensor_bytes": bytes(_answers(entry.tensor))})
 
     def gradient(self, rank):
         torch = self.torch
@@ -293,7 +293,7 @@ class TorchLearner:
         self.optimizer.step()
 
 
-def _memory(tensor):
+def _answers(tensor):
     import ctypes
 
     return (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.address)

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.e2e.harness import all_do, join
+from tests.patience import HANG_S
 
 MEGABYTE = 1 << 20
 
@@ -50,36 +51,36 @@ def test_bytes_on_the_wire_are_those_of_a_ring(master, start_peers):
         assert 1.5 * payload <= answer["sent"] <= 1.5 * payload * 1.01
 
 
-@pytest.mark.timeout(300)
-def test_sigkill_at_fifty_byte_offsets(master, start_peers):
+@pytest.mark.parametrize("seed", range(5))
+def test_sigkill_at_ten_byte_offsets(master, start_peers, seed):
     """Whenever a peer dies in 64 MB, survivors get an error with their input intact, or the result if all had it; and
     the next attempt is right."""
-    draw = random.Random(3)
+    draw = random.Random(seed)
     count = 16 * MEGABYTE
     survivors = join([], start_peers(2, master.address, token=False))
     per_peer = 2 * 2 / 3 * 4 * count * 2  # both ways
     aborted = 0
-    for _ in range(50):
+    for _ in range(10):
         (victim,) = start_peers(1, master.address, token=False)
         join(survivors, [victim])
         victim.order("reduce", count=count, share=7, die_at=int(draw.random() * per_peer))
         for share, peer in enumerate(survivors):
             peer.order("reduce", count=count, share=share)
         aborted += sum(_ends_well(peer) for peer in survivors)
-        assert victim.process.wait(20) == -signal.SIGKILL
+        assert victim.process.wait(HANG_S) == -signal.SIGKILL
         all_do(survivors, "await_size", size=2)
         reduce_all(survivors, count)
-    assert aborted >= 50, f"only {aborted} survivors' calls were hit: the victims died too late to show anything"
+    assert aborted >= 8, f"only {aborted} survivors' calls were hit: the victims died too late to show anything"
 
 
 def _ends_well(peer):
     """True for an error with the input intact, False for a result that includes the dead."""
-    said = peer.expect_any(("input", "reduce"), timeout_s=20.0)
+    said = peer.expect_any(("input", "reduce"))
     if said["event"] == "reduce":
         assert said["peers"] == 3
         assert said["surplus"] == [8.0, 8.0]
         return False
     assert said["intact"]
-    failed = peer.expect("failed", timeout_s=20.0)
+    failed = peer.expect("failed")
     assert failed["error"] == "CollectiveAborted"
     return True

@@ -14,6 +14,7 @@ import pytest
 import pccl
 from pccl import Attribute, Communicator, MasterLost, MasterNode, PCCLError, Result, UsageError
 from tests.e2e.harness import ROOT, Process
+from tests.patience import HANG_S, allow
 
 
 @pytest.fixture
@@ -33,7 +34,9 @@ def free_port():
 
 
 def threads():
-    return {thread.name for thread in threading.enumerate() if thread.name.startswith("pccl")}
+    """Of memberships and masters; the one that waits for SIGTERM is the process's, for good."""
+    names = {thread.name for thread in threading.enumerate()}
+    return {name for name in names if name.startswith("pccl")} - {"pccl-sigterm"}
 
 
 # ── the master ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -94,7 +97,7 @@ def test_the_command_ends_on_a_signal(number):
     try:
         process.line()
         process.signal(number)
-        assert process.process.wait(10) == 0
+        assert process.process.wait(HANG_S) == 0
     finally:
         process.end()
 
@@ -105,7 +108,7 @@ def test_the_command_says_why_it_cannot_listen(master):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         check=False,
     )
     assert process.returncode == 2
@@ -118,10 +121,11 @@ def test_the_demo_tells_its_story():
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANG_S,
         check=False,
     )
     assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stderr == "", "the story is all that a person reads"
     assert "summary: 6 peers joined, 1 was killed, 5 hold the same bits" in process.stdout
     digests = [line.split()[-1] for line in process.stdout.splitlines() if "digest" in line]
     assert len(digests) == 5
@@ -172,7 +176,7 @@ def test_connect_gives_up_with_the_cause():
     began = time.monotonic()
     with pytest.raises(MasterLost, match=rf"127\.0\.0\.1:{port} after 2 attempts.*refused") as raised:
         communicator.connect(n_attempts=2)
-    assert 0.9 < time.monotonic() - began < 5.0
+    assert 0.9 < time.monotonic() - began < allow(5.0)
     assert raised.value.result == Result.MASTER_CONNECTION_FAILED
 
 
@@ -212,7 +216,7 @@ def test_a_communicator_outlives_its_master():
     assert communicator.get_attribute(Attribute.GLOBAL_WORLD_SIZE) == 1
     began = time.monotonic()
     communicator.close()
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < allow(1.0)
 
 
 def test_a_dropped_communicator_leaves(master):
@@ -250,7 +254,7 @@ def test_close_from_another_thread_ends_a_call(master):
     caller.start()
     wait_until(lambda: master.explain() != ())
     one.close()
-    caller.join(5.0)
+    caller.join(HANG_S)
     assert isinstance(failures[0], UsageError)
     other.close()
 
@@ -287,7 +291,7 @@ def run_script(script, *arguments):
         env=environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=HANG_S,
         check=False,
     )
 
@@ -306,7 +310,7 @@ def test_a_script_ends_although_its_master_is_stopped():
         began = time.monotonic()
         process = run_script(script, f"127.0.0.1:{master.line()}", str(master.process.pid))
         assert (process.returncode, process.stderr) == (0, "")
-        assert time.monotonic() - began < 10.0
+        assert time.monotonic() - began < allow(10.0)
     finally:
         master.end()
 
@@ -319,7 +323,7 @@ def test_ctrl_c_interrupts_a_call(master):
         process.line()
         wait_until(first.are_peers_pending)
         process.signal(signal.SIGINT)
-        assert process.process.wait(10) != 0
+        assert process.process.wait(HANG_S) != 0
         wait_until(lambda: not first.are_peers_pending())
     finally:
         process.end()
@@ -329,7 +333,7 @@ def test_ctrl_c_interrupts_a_call(master):
 # ── helpers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def wait_until(holds, timeout_s=10.0):
+def wait_until(holds, timeout_s=HANG_S):
     deadline = time.monotonic() + timeout_s
     pause = threading.Event()
     while not holds():
@@ -344,5 +348,5 @@ def connect_two(master, **limits):
     joining.start()
     wait_until(one.are_peers_pending)
     one.update_topology()
-    joining.join(10.0)
+    joining.join(HANG_S)
     return one, other

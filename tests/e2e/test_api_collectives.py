@@ -26,8 +26,9 @@ from pccl import (
     UsageError,
 )
 from tests.e2e.test_api import address, connect_two, run_script, wait_until
+from tests.patience import HANG_S
 
-WAIT_S = 10.0
+WAIT_S = HANG_S
 
 
 @pytest.fixture
@@ -191,6 +192,45 @@ def test_the_last_one_left_is_told(master, leave):
     one.close()
 
 
+def test_the_loop_of_scripts_written_for_pccl_never_raises(master):
+    """They read a size, launch, and wait. The others are lost at any time, also between the first two."""
+    one, other = connect_two(master)
+    size, mine = one.get_attribute(pccl.Attribute.GLOBAL_WORLD_SIZE), floats(1)
+    other.close()
+    wait_until(lambda: len(one.ring) == 1)
+    handles = [one.all_reduce_async(floats(1), tag=tag) for tag in range(1, 4)]
+    said = []
+    while size > 1:
+        handle = handles.pop(0) if handles else one.all_reduce_async(mine, mine, op=ReduceOp.SUM)
+        said.append(handle.wait())
+        size = one.get_attribute(pccl.Attribute.GLOBAL_WORLD_SIZE)
+    (told,) = said
+    assert size == 1
+    assert told[:2] == (False, Result.TOO_FEW_PEERS)
+    assert told[2].local_world_size == 1
+    assert [handle.wait()[:2] for handle in handles] == [(False, Result.TOO_FEW_PEERS)] * 2
+    assert list(mine) == [1]
+    # Who was told to be alone and launches all the same is wrong, as in PCCL.
+    with pytest.raises(TooFewPeers):
+        one.all_reduce_async(mine, mine)
+    one.close()
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["reads no size", "reads the size"])
+def test_a_launch_after_the_others_are_lost_gives_a_failed_handle_once(master, reads):
+    """A script may read a size of one and launch all the same, since in PCCL sizes do not change between two calls."""
+    one, other = connect_two(master)
+    mine = floats(1)
+    other.close()
+    wait_until(lambda: len(one.ring) == 1)
+    if reads:
+        assert one.get_attribute(pccl.Attribute.GLOBAL_WORLD_SIZE) == 1
+    assert one.all_reduce_async(mine, mine).wait()[:2] == (False, Result.TOO_FEW_PEERS)
+    with pytest.raises(TooFewPeers):
+        one.all_reduce_async(mine, mine)
+    one.close()
+
+
 # ── rules, and what breaking them says ───────────────────────────────────────────────────────────────────────────────
 
 NOTHING = QuantizationOptions(algorithm=pccl.QuantizationAlgorithm.NONE)
@@ -262,13 +302,38 @@ def test_a_tag_and_memory_have_one_owner_at_a_time(pair):
     assert both(pair, twice) == [[2, 2], [2, 2]]
 
 
+def state():
+    return pccl.SharedState([pccl.TensorInfo.from_numpy(floats(1), "weights")])
+
+
+@pytest.mark.parametrize("data_plane", ["native", "reference"])
+@pytest.mark.parametrize("tag", [2**56, 2**56 + 1, 2**58, 2**63 - 1])
+def test_every_tag_of_63_bits_will_do(master, tag, data_plane):
+    pair = connect_two(master, data_plane=data_plane)
+    long = 40_000  # elements: too many to travel with the votes
+
+    def call(it):
+        tensors = [floats(1), floats(1) * long, *(array.array(kind, [2]) * long for kind in "dqf")]
+        for alone in tensors[:2]:
+            it.all_reduce(alone, tag=tag)
+        it.all_reduce_many(tensors[2:], tag=tag)
+        return [set(each) for each in tensors]
+
+    assert both(pair, call) == [[{2}, {2}, {4}, {4}, {4}]] * 2
+    for communicator in pair:
+        communicator.close()
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda it: it.all_reduce(floats(1), op="mean"), "all_reduce: op: 'mean' is none of sum, avg, prod, max, min"),
-        (lambda it: it.all_reduce(floats(1), op=9), "all_reduce: op: 9 is not a valid ReduceOp"),
-        (lambda it: it.all_reduce(floats(1), tag=-1), "all_reduce: tag: -1 is no whole number from 0"),
-        (lambda it: it.all_reduce(floats(1), tag=2**60), "all_reduce: tag: .* from 0 to 72057594037927935"),
+        (lambda it: it.all_reduce(floats(1), op="mean"), "all_reduce: op: it must be one of SUM, AVG, .* got MEAN"),
+        (lambda it: it.all_reduce(floats(1), op=9), "all_reduce: op: it must be one of SUM, AVG, .* got 9"),
+        (
+            lambda it: it.all_reduce(floats(1), tag=-1),
+            r"all_reduce: tag must be an integer from 0 to 2\^63 - 1, got -1",
+        ),
+        (lambda it: it.all_reduce(floats(1), tag=2**63), "all_reduce: tag must be .* got 9223372036854775808"),
         (lambda it: it.all_reduce(floats(1), floats(1, 2)), "send holds 1 x FLOAT, recv 2 x FLOAT; make them alike"),
         (
             lambda it: it.all_reduce(b"abc"),
@@ -283,9 +348,43 @@ def test_a_tag_and_memory_have_one_owner_at_a_time(pair):
             "operand_descriptor says DOUBLE, but the tensors hold FLOAT",
         ),
         (lambda it: it.all_reduce_many([]), "all_reduce_many: there is no tensor to reduce"),
-        (lambda it: it.all_reduce_many([floats(1), [2.0]]), r"all_reduce_many: tensors\[1\]: a list is no tensor"),
-        (lambda it: it.all_reduce_many([floats(1)], tag="a"), "all_reduce_many: tag: 'a' is no whole number"),
-        (lambda it: it.all_reduce_multiple_with_retry([], max_in_flight=0), "max_in_flight is 0"),
+        (
+            lambda it: it.all_reduce_many([floats(1), [2.0]]),
+            r"tensors\[1\]: it must be a tensor, got a list",
+        ),
+        (lambda it: it.all_reduce_many([floats(1)], tag="a"), "all_reduce_many: tag must be an integer"),
+        (lambda it: it.all_reduce_multiple_with_retry([], max_in_flight=0), "max_in_flight must be at least 1, got 0"),
+        (
+            lambda it: it.all_reduce_multiple_with_retry([floats(1)]),
+            "each descriptor must be a ReduceOpDescriptor, got an array; make it by ReduceOpDescriptor.from_torch",
+        ),
+        (
+            lambda it: it.all_reduce(floats(1), quantization_options="UINT8"),
+            'quantization_options must be a QuantizationOptions, got a str; or pass quantize="int8"',
+        ),
+        (
+            lambda it: it.all_reduce_async(floats(1), quantization_options=QuantizationOptions("UINT8")),
+            r"all_reduce_async: quantization_options: quantized_datatype must be a DataType \(UINT8, .* got 'UINT8'",
+        ),
+        (
+            lambda it: it.all_reduce(floats(1), operand_descriptor=DataType.FLOAT),
+            "operand_descriptor must be a ReduceOperandDescriptor, got a DataType",
+        ),
+        (
+            lambda it: it.sync_shared_state({"weights": floats(1)}),
+            r"sync_shared_state: shared_state must be a SharedState, got a dict; make one of named tensors: ",
+        ),
+        (
+            lambda it: it.sync_shared_state(state(), "SEND_ONLY"),
+            "strategy must be a SharedStateSyncStrategy .* 'SEND_ONLY'",
+        ),
+        (lambda it: it.sync_shared_state(state(), ReduceOp.AVG), "strategy must be a SharedStateSyncStrategy"),
+        (lambda it: it.get_attribute("LOCAL_WORLD_SIZE"), "get_attribute: attribute must be an Attribute"),
+        (lambda it: pccl.SharedState([floats(1)]), "each of tensors must be a TensorInfo, got an array; make each by"),
+        (lambda it: pccl.SharedState({"weights": floats(1)}), "each of tensors must be a TensorInfo, got a str"),
+        (lambda it: pccl.TensorInfo.from_numpy(floats(1), 5), "TensorInfo: name must be a str, got an int"),
+        (lambda it: pccl.TensorInfo("w", 8, numel="3", dtype=DataType.FLOAT), "'w': numel must be an int, got a str"),
+        (lambda it: pccl.TensorInfo("w", 8, numel=1, dtype="float"), "'w': dtype must be a DataType"),
     ],
 )
 def test_wrong_calls_are_refused_with_the_argument_and_the_remedy(pair, call, sentence):
@@ -331,6 +430,7 @@ other.all_reduce(theirs, op="avg")
 work.wait()
 assert list(mine) == list(theirs) == [2, 3]
 assert not hasattr(pccl, "torch") and not hasattr(pccl, "np")
+import pccl.cuda
 assert not pccl.cuda.is_available()
 """
 

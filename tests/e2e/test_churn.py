@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from tests.e2e.harness import Ended, PeerProcess
+from tests.patience import HANG_S, allow
 
 KILLS = 100
 POPULATION = 6
@@ -41,7 +42,8 @@ class Trainee:
             heard = True
             self.said.append(said)
             assert said["event"] != "failed", said
-            assert said.get("longest_s", said.get("seconds", 0.0) * (said["event"] == "connect")) < LONGEST_S, said
+            took_s = said.get("longest_s", said.get("seconds", 0.0) * (said["event"] == "connect"))
+            assert took_s < LONGEST_S or took_s < allow(LONGEST_S), said
 
     def heard(self, event):
         return [said for said in self.said if said["event"] == event]
@@ -52,7 +54,7 @@ class Trainee:
 
     def await_event(self, event, holds=lambda said: True):
         while not any(holds(said) for said in self.heard(event)):
-            assert self.listen(timeout_s=60.0), f"no {event} from a peer that was {self.was}"
+            assert self.listen(timeout_s=HANG_S), f"no {event} from a peer that was {self.was}"
         return self.heard(event)[-1]
 
 
@@ -93,7 +95,6 @@ class Run:
             spare.process.kill()
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("seed", [1])
 def test_nobody_but_the_killed_is_lost(start_master, processes, seed):
     rng = random.Random(seed)

@@ -4,6 +4,7 @@ import pytest
 
 from tests.e2e.harness import all_do, join
 from tests.e2e.token_plane import HOLD, LONG
+from tests.patience import allow
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -28,7 +29,7 @@ def test_disagreement_names_both_sides(master, start_peers):
     peers[0].order("collective", count=LONG)
     peers[1].order("collective", count=2 * LONG)
     for peer in peers:
-        failed = peer.expect("failed", timeout_s=5.0)
+        failed = peer.expect("failed", timeout_s=allow(5.0))
         assert failed["error"] == "CallMismatch"
         assert f"{LONG} x FLOAT" in failed["reason"]
         assert f"{2 * LONG} x FLOAT" in failed["reason"]
@@ -45,7 +46,7 @@ def test_death_inside_a_collective_aborts_it_for_all(master, start_peers, size):
     victim = peers.pop(1)
     victim.kill()
     for peer in peers:
-        failed = peer.expect("failed", timeout_s=5.0)
+        failed = peer.expect("failed", timeout_s=allow(5.0))
         assert failed["error"] == "CollectiveAborted"
         assert failed["lost"] == [victim.peer]
     # The ring is whole again before anybody was answered.
@@ -60,7 +61,7 @@ def test_death_before_the_vote_on_a_collective(master, start_peers):
     for peer in peers:
         peer.order("collective", tag=1)
     victim.kill()
-    answers = [peer.expect("collective", timeout_s=5.0) for peer in peers]
+    answers = [peer.expect("collective", timeout_s=allow(5.0)) for peer in peers]
     assert {len(each["ring"]) for each in answers} == {2}
 
 
@@ -69,7 +70,7 @@ def test_calls_that_cannot_complete_together(master, start_peers):
     one.order("update")
     other.order("collective")
     for peer in (one, other):
-        failed = peer.expect("failed", timeout_s=5.0)
+        failed = peer.expect("failed", timeout_s=allow(5.0))
         assert failed["error"] == "CallMismatch"
         assert "update_topology" in failed["reason"]
     all_do([one, other], "collective")

@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from pccl.cli.stress.network import Network
 from tests.e2e.harness import join
 from tests.e2e.test_master_restart import LARGE, SMALL, expect_sum, order_all, reduce_all
+from tests.stress.network import Network
 
 DOOR = "to the master"
 
@@ -44,9 +44,8 @@ def test_a_peer_comes_back_to_its_place(cast, network, kind):
     before = [peer.do("await_size", size=3) for peer in peers]
     for _ in range(3):
         cut(network, kind)
-        master.expect_said(peers[2].peer[:8], "is away")
+        master.expect_said(peers[2].peer[:8], "is back after")
         reduce_all(peers, SMALL)
-        master.expect_said(peers[2].peer[:8], "is back")
     after = [peer.do("await_size", size=3) for peer in peers]
     assert [(each["peer"], each["epoch"]) for each in after] == [(each["peer"], each["epoch"]) for each in before]
 
@@ -91,7 +90,7 @@ def test_who_is_killed_while_it_is_away_is_gone_at_once(cast, network):
     master.expect_said(peers[2].peer[:8], "is away")
     peers[2].kill()
     for peer in peers[:2]:
-        failed = peer.expect("failed", timeout_s=20.0)
+        failed = peer.expect("failed")
         assert (failed["error"], failed["lost"]) == ("CollectiveAborted", [peers[2].peer])
     reduce_all(peers[:2], SMALL)
 
@@ -130,19 +129,3 @@ def test_who_has_lost_its_neighbours_a_moment_ago_keeps_its_place(cast, network,
     assert alone["peer"] == peers[2].peer
     survivors = join(peers[2:], start_peers(1, master.address, token=False))
     reduce_all(survivors, SMALL)
-
-
-def test_whoever_asks_the_standby_meanwhile_is_sent_back_to_its_place(start_master, start_peers, network):
-    master, standby, port = start_master(), start_master(), network.open(DOOR)
-    network.lead(DOOR, master.port)
-    peers = join([], start_peers(2, f"{master.address},{standby.address}", token=False))
-    peers = join(peers, start_peers(1, f"127.0.0.1:{port},{standby.address}", token=False))
-    before = [peer.do("await_size", size=3) for peer in peers]
-    network.lead(DOOR, 1)  # Nobody listens there.
-    cut(network)
-    standby.expect_said("1 of 3 peers came back", "more than half")
-    network.lead(DOOR, master.port)
-    reduce_all(peers, SMALL)
-    master.expect_said(peers[2].peer[:8], "is back")
-    after = [peer.do("await_size", size=3) for peer in peers]
-    assert [(each["peer"], each["epoch"]) for each in after] == [(each["peer"], each["epoch"]) for each in before]

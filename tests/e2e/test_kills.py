@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 
 from tests.e2e.harness import Ended, MasterProcess, PeerProcess, all_do, join
+from tests.patience import HANG_S, allow
 
 CALLS = ["small", "large", "many", "flight", "gather", "scatter", "broadcast", "coded", "coded small"]
 WITH_PARCELS = ["small", "flight", "coded small"]
@@ -91,7 +92,7 @@ def cast(stage):
 def ends(peers):
     """How the call ended, tag by tag: the same on all of them, within the bound, with all inputs intact."""
     answers = [peer.expect("end_of") for peer in peers]
-    assert max(answer["seconds"] for answer in answers) < BOUND_S
+    assert max(answer["seconds"] for answer in answers) < allow(BOUND_S)
     for answer in answers:
         assert all(end.get("intact", True) for end in answer["ends"].values()), answer
     told = [
@@ -138,7 +139,7 @@ def doom(victim, point, **arguments):
 def await_end(victim):
     """Wait for its death. If its call ended before it came to its point, it is killed after that."""
     with suppress(Ended):
-        victim.expect_any(("end_of",), BOUND_S)
+        victim.expect_any(("end_of",))
         victim.kill()
 
 
@@ -158,7 +159,7 @@ def test_before_the_start_the_dead_is_counted_out(stage, cast, call, point):
     *survivors, victim = cast()
     doom(victim, point, tag=0)
     stage.order([victim], call)
-    victim.process.wait(BOUND_S)
+    victim.process.wait(HANG_S)
     stage.order(survivors, call)
     for end in ends(survivors).values():
         exact(end, call, survivors)
@@ -171,7 +172,7 @@ def test_whoever_waits_for_the_vote_of_the_dead_goes_on(stage, cast, call, point
     doom(victim, point, tag=0)
     stage.order(survivors, call)
     stage.order([victim], call)
-    victim.process.wait(BOUND_S)
+    victim.process.wait(HANG_S)
     ended = ends(survivors)
     exact(ended["0"], call, survivors)
     # Other collectives of a flight may have been under way.
@@ -184,7 +185,7 @@ def test_between_vote_and_outcome_all_survivors_end_alike(stage, cast, call, poi
     *survivors, victim = cast()
     doom(victim, point, tag=0)
     stage.order([*survivors, victim], call)
-    victim.process.wait(BOUND_S)
+    victim.process.wait(HANG_S)
     end_alike(stage, call, survivors, [victim])
 
 
@@ -193,7 +194,7 @@ def test_an_outcome_that_one_has_heard_holds_for_all(stage, cast, call):
     *survivors, victim = cast()
     doom(victim, "OUTCOME", tag=0)
     stage.order([*survivors, victim], call)
-    victim.process.wait(BOUND_S)
+    victim.process.wait(HANG_S)
     ended = ends(survivors)
     if call == "many":
         # What it heard was the outcome of one part; the transaction has two.
@@ -235,7 +236,7 @@ def test_the_last_survivor_is_told_at_once_and_keeps_its_input(master, start_pee
     for peer, share in zip((survivor, victim), SHARES, strict=False):
         peer.share = share
         peer.order("end_of", call=call, share=share, root=survivor.peer)
-    victim.process.wait(BOUND_S)
+    victim.process.wait(HANG_S)
     for end in ends([survivor]).values():
         if end["error"] is None:
             exact(end, call, [survivor, victim])
@@ -253,7 +254,7 @@ def test_a_joiner_arrives_while_another_dies(stage, cast, call):
     doom(victim, "START", tag=0)
     joiner.order("connect")
     stage.order([*survivors, victim], call)
-    victim.process.wait(BOUND_S)
+    victim.process.wait(HANG_S)
     end_alike(stage, call, survivors, [victim])
     all_do(survivors, "await_pending")
     all_do(survivors, "update")

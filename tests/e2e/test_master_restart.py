@@ -1,10 +1,15 @@
 """A real master is killed and started again: the same Communicators go on, nothing is lost that was done."""
 
+import signal
+import socket
 import time
 
 import pytest
 
-from tests.e2e.harness import all_do, join
+from pccl import Communicator
+from pccl.net import sockets
+from tests.e2e.harness import all_do, behind_the_name, join
+from tests.patience import allow
 
 SMALL, LARGE = 100, 16 << 20
 SHARES = (1.0, 10.0, 100.0)
@@ -48,7 +53,7 @@ def order_large(peers):
 
 def expect_sum(peers):
     """Everybody has the same sum of all of them."""
-    said = [peer.expect("reduce", timeout_s=60.0) for peer in peers]
+    said = [peer.expect("reduce") for peer in peers]
     assert [each["surplus"] for each in said] == [[sum(SHARES[: len(peers)])] * 2] * len(peers)
     assert len({each["digest"] for each in said}) == 1
     return said
@@ -66,7 +71,7 @@ def test_idle_peers_come_back_to_the_next_master(cast, restart):
     restart(master).expect_said("goes on", "3 peers")
     reduce_all(peers, SMALL)
     print(f"\nmaster killed to the next good all-reduce: {time.monotonic() - began:.2f} s")
-    assert time.monotonic() - began < BOUND_S
+    assert time.monotonic() - began < allow(BOUND_S)
     reduce_all(peers, LARGE // 16)
     after = [peer.do("await_size", size=3) for peer in peers]
     assert [(each["peer"], each["ring"]) for each in after] == [(each["peer"], each["ring"]) for each in before]
@@ -102,7 +107,7 @@ def test_many_tags_are_settled_one_way_for_all(cast, restart):
         for peer, share in zip(peers, SHARES, strict=True):
             peer.order("end_of", call="flight", share=share)
         master = restart(master)
-        ends = [peer.expect("end_of", timeout_s=60.0)["ends"] for peer in peers]
+        ends = [peer.expect("end_of")["ends"] for peer in peers]
         for tag in ends[0]:
             errors = {each[tag]["error"] for each in ends}
             assert errors in ({None}, {"CollectiveAborted"}), ends
@@ -130,18 +135,26 @@ def test_a_newcomer_and_those_who_let_it_in(cast, restart, start_peers):
     reduce_all([*peers, newcomer], SMALL)
 
 
-def test_a_sync_is_called_again_and_the_revision_is_kept(cast, restart):
+def test_a_sync_goes_on_by_itself_and_the_revision_is_kept(cast, start_master):
+    """The master dies in the middle of a transfer: no caller hears of it, whether it lacks the state or not."""
     master, peers = cast()
     model = [["weights", 24 << 20, "float32"]]
     for peer, revision in zip(peers, (7, 7, 0), strict=True):
         peer.do("hold", entries=model, seed=1 if revision else 2, revision=revision)
-    for peer in peers:
-        peer.order("sync_until_done")
-    master.expect_said("sync_shared_state", "revision 7")
-    restart(master)
-    said = [peer.expect("sync_until_done", timeout_s=60.0) for peer in peers]
+    *holders, puller = peers
+    for peer in holders:
+        peer.order("sync")
+    puller.order("sync", stop_at=1 << 20)
+    puller.expect("ending")
+    puller.await_stop()
+    master.kill()
+    puller.signal(signal.SIGCONT)
+    start_master(f"127.0.0.1:{master.port}")
+    said = [peer.expect("sync", timeout_s=60.0) for peer in peers]
     assert {each["revision"] for each in said} == {7}
     assert len({each["digest"] for each in said}) == 1
+    assert [each["rx"] for each in said[:2]] == [0, 0]
+    assert 96 << 20 <= said[2]["rx"] < 192 << 20, "what came before the master was lost is not fetched again"
     reduce_all(peers, SMALL)
 
 
@@ -152,7 +165,7 @@ def test_a_peer_that_dies_with_the_master_is_lost_and_nobody_else(cast, start_ma
     peers[2].kill()
     next_master = start_master(f"127.0.0.1:{master.port}")
     for peer in peers[:2]:
-        failed = peer.expect("failed", timeout_s=60.0)
+        failed = peer.expect("failed")
         assert (failed["error"], failed["lost"]) == ("CollectiveAborted", [peers[2].peer])
     next_master.expect_said("goes on", "2 peers")
     reduce_all(peers[:2], SMALL)
@@ -167,50 +180,28 @@ def test_without_a_master_calls_end_with_their_tensors_intact(cast):
         assert peer.expect("input")["intact"]
         assert peer.expect("failed")["error"] == "MasterLost"
         assert peer.do("await_size", size=1)["group_size"] == 1
-    assert time.monotonic() - began < 3.0 + BOUND_S / 2
+    assert time.monotonic() - began < 3.0 + allow(BOUND_S / 2)
 
 
-def test_a_standby_takes_over(start_master, start_peers):
-    first, standby = start_master(), start_master()
-    peers = join([], start_peers(3, f"{first.address},{standby.address}", token=False))
-    order_large(peers)
-    began = time.monotonic()
-    first.kill()
-    standby.expect_said("goes on", "3 peers")
-    expect_sum(peers)
-    print(f"\nmaster killed to the sum that it did not see: {time.monotonic() - began:.2f} s")
-    reduce_all(peers, SMALL)
-
-
-def test_masters_take_turns_and_newcomers_find_the_one_that_leads(start_master, start_peers):
-    first, standby = start_master(), start_master()
-    addresses = f"{first.address},{standby.address}"
-    peers = join([], start_peers(2, addresses, token=False))
-    first.kill()
-    standby.expect_said("goes on", "2 peers")
-    first = start_master(f"127.0.0.1:{first.port}")  # It is there again, and has no run.
-    peers = join(peers, start_peers(1, addresses, token=False))
-    reduce_all(peers, SMALL)
-    standby.kill()
-    first.expect_said("goes on", "3 peers")
-    reduce_all(peers, SMALL)
-
-
-def test_too_few_for_a_standby_find_no_master(start_master, start_peers):
-    """The others may be with another one: who is left does not make a second run of it."""
-    first, standby = start_master(), start_master()
-    peers = join([], start_peers(3, f"{first.address},{standby.address}", token=False, master_timeout_s=8.0))
-    reduce_all(peers, SMALL)
-    first.stop()  # So that it removes nobody, and the one who is left tells the standby of no link to those who died.
-    for peer in peers[1:]:
-        peer.kill()
-    first.kill()
-    standby.expect_said("1 of 3 peers came back", "more than half")
-    peers[0].order("pending")
-    failed = peers[0].expect("failed")
-    assert failed["error"] == "MasterLost"
-    assert "more than half" in failed["reason"]
-    assert peers[0].do("await_size", size=1)["group_size"] == 1
+def test_a_master_that_moves_is_found_behind_its_name(monkeypatch, start_master):
+    """The name is looked up at every dial, and all that it stands for is tried."""
+    first = start_master()
+    known = [("127.0.0.1", first.port)]
+    monkeypatch.setattr(sockets, "look_up", behind_the_name(known))
+    with Communicator("master.test:1", master_timeout_s=30.0) as communicator:
+        communicator.update_topology()
+        second = start_master()
+        first.kill()
+        known[:] = [("127.0.0.1", first.port), ("127.0.0.1", second.port)]
+        communicator.update_topology()
+        second.expect_said("goes on", "1 peer")
+        # A machine that hangs takes connections and says nothing: the other address is tried next.
+        with socket.create_server(("127.0.0.1", 0)) as hangs:
+            third = start_master()
+            second.kill()
+            known[:] = [hangs.getsockname(), ("127.0.0.1", third.port)]
+            communicator.update_topology()
+            third.expect_said("goes on", "1 peer")
 
 
 def test_peers_of_a_run_displace_nobody_and_find_no_other_run(cast, start_master, start_peers):

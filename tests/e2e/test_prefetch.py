@@ -6,6 +6,7 @@ from statistics import median
 import pytest
 
 from tests.e2e.harness import all_do, join
+from tests.patience import HANG_S
 
 MEGABYTE = 1 << 20
 MODEL = [["frozen", 16 * MEGABYTE, "float32"], ["head", 1_000, "int32"]]
@@ -121,7 +122,7 @@ def test_a_holder_that_is_killed_meanwhile_is_done_without(holders, newcomer):
     for peer, die_at in zip(holders, (None, 5 * MEGABYTE, None), strict=True):
         peer.order("round", die_at=die_at)
     fetched = newcomer.do("prefetch")
-    assert holders[1].process.wait(30) == -signal.SIGKILL
+    assert holders[1].process.wait(HANG_S) == -signal.SIGKILL
     assert FROZEN_BYTES + HEAD_BYTES <= fetched["rx"] < FROZEN_BYTES + HEAD_BYTES + 4 * CHUNK_BYTES
     *_, got = admit(newcomer, [holders[0], holders[2]])
     assert got["rx"] == 0
@@ -132,7 +133,7 @@ def test_a_visitor_that_is_killed_costs_nobody_anything(master, start_peers, hol
     (doomed,) = start(start_peers, master, 1)
     doomed.do("hold", entries=MODEL, seed=3)
     doomed.order("prefetch", die_at=10 * MEGABYTE)
-    assert doomed.process.wait(30) == -signal.SIGKILL
+    assert doomed.process.wait(HANG_S) == -signal.SIGKILL
     read_steps(holders[0])
     holders[0].expect("stepped")
     assert newcomer.do("prefetch")["rx"] == FROZEN_BYTES + HEAD_BYTES

@@ -26,10 +26,11 @@ from pccl import (
 from pccl.codec import CODES
 from tests.e2e.test_api import address, wait_until
 from tests.e2e.test_api_collectives import both
+from tests.patience import HANG_S
 
 COUNT = 100_003
 SMALL = 50
-WAIT_S = 20.0
+WAIT_S = HANG_S
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +79,16 @@ def test_equal_bits_and_fewer_bytes(pair, name, count):
     wire = Codec(name).coded_bytes(count, DataType.FLOAT)
     for info in infos:
         assert wire <= info.tx_bytes < wire * 1.02 + 40 * 8
+
+
+@pytest.mark.parametrize("count", [COUNT, SMALL, 1])
+@pytest.mark.parametrize("name", CODES)
+def test_equal_values_are_exact(pair, name, count):
+    """As a user of PCCL may expect it: 42 and 43 are 85."""
+    arrays = [np.full(count, 42, np.float32), np.full(count, 43, np.float32)]
+    reduce(pair, arrays, lambda it, array: it.all_reduce(array, quantize=Codec(name, stochastic=True)))
+    assert np.all(arrays[0] == 85)
+    assert np.all(arrays[1] == 85)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -152,10 +163,10 @@ def test_peers_that_choose_differently_are_told(pair):
 @pytest.mark.parametrize(
     ("arguments", "dtype", "sentence"),
     [
-        ({"quantize": "int8"}, np.int32, "all_reduce: codec int8 is for floats, and the elements are INT32"),
-        ({"quantize": "int8", "op": "prod"}, np.float32, "codec int8 cannot do PROD; leave it out, or choose SUM"),
-        ({"quantize": "minmax16"}, np.float16, "codec minmax16 makes FLOAT16 no shorter"),
-        ({"quantize": "int7"}, np.float32, "all_reduce: quantize: there is no codec 'int7'; there are int8, int4"),
+        ({"quantize": "int8"}, np.int32, "all_reduce: elements must be floats for codec int8, got INT32"),
+        ({"quantize": "int8", "op": "prod"}, np.float32, "op must be SUM, AVG, MAX or MIN for codec int8, got PROD"),
+        ({"quantize": "minmax16"}, np.float16, "elements must be longer than codes of minmax16, got FLOAT16"),
+        ({"quantize": "int7"}, np.float32, "all_reduce: quantize: a codec must be one of int8, int4"),
         ({"quantize": ErrorFeedback("int4"), "op": "max"}, np.float32, "error feedback is for sums and averages"),
         (
             {"quantize": "int8", "quantization_options": QuantizationOptions()},
@@ -177,7 +188,7 @@ def test_what_cannot_be_done_is_refused_before_anything_moves(pair, arguments, d
 def test_integers_among_many_are_refused_and_the_memory_is_free_again(pair):
     tensors = [np.ones(3, np.float32), np.ones(3, np.int64)]
     for _ in range(3):
-        with pytest.raises(UsageError, match="all_reduce_many: codec int8 is for floats, and the elements are INT64"):
+        with pytest.raises(UsageError, match="all_reduce_many: elements must be floats for codec int8, got INT64"):
             pair[0].all_reduce_many(tensors, quantize="int8")
 
 
@@ -247,7 +258,7 @@ def test_feedback_can_be_saved_and_loaded(pair):
         return results
 
     assert play(False) == play(True)
-    with pytest.raises(UsageError, match=r"the state is of codec 'int4\.256', and this is 'int8\.256'"):
+    with pytest.raises(UsageError, match=r"the state must be of codec 'int8\.256', got 'int4\.256'"):
         ErrorFeedback("int8").load_state_dict(ErrorFeedback("int4").state_dict())
 
 
@@ -255,7 +266,9 @@ def test_feedback_of_another_tensor_is_refused(pair):
     feedback = ErrorFeedback("int8")
     feedback.lend(5, 100, DataType.FLOAT)
     feedback.keep(5)
-    with pytest.raises(UsageError, match=r"for tag 5 are 100 x FLOAT, and this tensor needs 3 x FLOAT.*reset\(5\)"):
+    with pytest.raises(
+        UsageError, match=r"tag 5 must need residuals of 100 x FLOAT.*, got .* 3 x FLOAT.*reset that tag"
+    ):
         pair[0].all_reduce(np.ones(3, np.float32), quantize=feedback, tag=5)
     feedback.reset(5)
     assert feedback.state_dict()["residuals"] == {}

@@ -36,7 +36,7 @@ def await_revision(peer, revision):
 def alike(peers):
     """Those who have trained tell the digests of all revisions that they held: the same for all of them."""
     digests = {}
-    told = [peer.expect("train_state", timeout_s=60.0) for peer in peers]
+    told = [peer.expect("train_state") for peer in peers]
     for each in told:
         for revision, digest in each["digests"].items():
             assert digests.setdefault(int(revision), digest) == digest, f"revision {revision} differs"
@@ -70,7 +70,7 @@ def test_one_is_left_of_all_and_the_master(start_master, start_peers):
     master.kill()
     for victim in peers[1:]:
         victim.kill()
-    start_master(f"127.0.0.1:{master.port}").expect_said("goes on", "1 peers")
+    start_master(f"127.0.0.1:{master.port}").expect_said("goes on", "1 peer")
     await_revision(peers[0], STEPS)
     for newcomer in newcomers:
         newcomer.order("connect")

@@ -9,7 +9,7 @@ import socket
 import struct
 import threading
 
-from pccl.core.effects import RunEnded
+from pccl.core.effects.peer_events import AttemptEnded
 
 HOLD = 999_999
 LONG = 100_000
@@ -66,7 +66,7 @@ class TokenPlane:
         except Broken as error:
             cause, broken = str(error), (error.lane,)
         del self._aborts[run.tag, run.attempt]
-        ended(RunEnded(run.tag, run.attempt, cause, broken))
+        ended(AttemptEnded(run.tag, run.attempt, cause, broken))
 
     def _pass_on(self, run, to_next, from_prev, abort):
         token = TOKEN.pack(run.tag, run.attempt)

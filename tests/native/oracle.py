@@ -5,10 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pccl.codec import Codec
-from pccl.dataplane import arithmetic
-from pccl.dataplane.arithmetic import STORED
-from pccl.dataplane.coding import Coding
-from pccl.dataplane.segments import chunk
+from pccl.dataplane.ring import arithmetic
+from pccl.dataplane.ring.arithmetic import STORED
+from pccl.dataplane.ring.coding import Coding
+from pccl.dataplane.ring.segments import chunk
 from pccl.types import CollectiveKind, DataType, ReduceOp
 
 TAG = 7

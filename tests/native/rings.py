@@ -14,18 +14,20 @@ from msgspec.structs import replace
 
 from pccl import _native
 from pccl.codec import NONE
-from pccl.core.effects import RunEnded, StartRun
-from pccl.core.messages import CollectiveSpec
-from pccl.dataplane.arithmetic import STORED
-from pccl.dataplane.buffers import Buffers, Feedback, Tensor
+from pccl.core.effects.peer_effects import StartAttempt
+from pccl.core.effects.peer_events import AttemptEnded
+from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.native import plan
-from pccl.dataplane.reference import ReferenceRun
-from pccl.dataplane.reference_ring import Receiver, Ring, Sender
-from pccl.dataplane.segments import output_count
+from pccl.dataplane.reference import ReferenceAttempt
+from pccl.dataplane.ring.arithmetic import STORED
+from pccl.dataplane.ring.reference_ring import Receiver, Ring, Sender
+from pccl.dataplane.ring.segments import output_count
+from pccl.dataplane.tensors.buffers import Buffers, Feedback, Tensor
 from pccl.types import CollectiveKind, DataType, ReduceOp
 from tests.native.oracle import TAG as TAG
+from tests.patience import HANG_S
 
-WAIT_S = 60.0
+WAIT_S = HANG_S
 """Longer than any run of ours takes, with a sanitizer on a busy machine too."""
 STALL_S = 30.0
 
@@ -93,8 +95,8 @@ class ReferencePeer:
     def __init__(self, effect, buffers, lanes, stall_s):
         self._ring = Ring(effect, buffers, [Sender(lane) for lane in lanes[0]], [Receiver(lane) for lane in lanes[1]])
         self._gone = threading.Event()
-        self._event: RunEnded | None = None
-        self._run = ReferenceRun(effect, self._ring, stall_s, self._ended)
+        self._event: AttemptEnded | None = None
+        self._run = ReferenceAttempt(effect, self._ring, stall_s, self._ended)
         self.abort, self.commit, self.restore = self._run.abort, self._run.commit, self._run.restore
         self._run.start()
 
@@ -153,6 +155,7 @@ class Rig:
     def __init__(self, size, lanes, buffer_bytes=0):
         self.size, self.lanes, self._buffer_bytes = size, lanes, buffer_bytes
         self.attempt = 0
+        self._runs = []
         # links[r] is between rank r and the next; two peers have one link, used both ways.
         self.links = [[connection(buffer_bytes) for _ in range(lanes)] for _ in range(size if size > 2 else 1)]
 
@@ -166,7 +169,7 @@ class Rig:
     def effect(self, rank, work):
         keys = tuple((0, stripe) for stripe in range(self.lanes)), tuple((1, stripe) for stripe in range(self.lanes))
         names = (keys[0], keys[0]) if self.size == 2 else keys
-        return StartRun(1, TAG, self.attempt, work.spec, rank, self.size, *names, work.segment_bytes, work.root)
+        return StartAttempt(1, TAG, self.attempt, work.spec, rank, self.size, *names, work.segment_bytes, work.root)
 
     def start_one(self, rank, kind, work, arrays, stall_s=STALL_S):
         """Start the run of one rank; `arrays` are what it sends, where it receives, what it carries and loses."""
@@ -179,10 +182,25 @@ class Rig:
     def start(self, kinds: Sequence[str], work, *arrays, stall_s=STALL_S):
         """Begin the next attempt on all ranks; of each list of arrays every rank gets one."""
         self.attempt += 1
-        return [
-            self.start_one(rank, kind, work, [each[rank] for each in arrays], stall_s)
-            for rank, kind in enumerate(kinds)
-        ]
+        self._runs = []
+        for rank, kind in enumerate(kinds):
+            self._runs.append(self.start_one(rank, kind, work, [each[rank] for each in arrays], stall_s))
+        return list(self._runs)
+
+    @property
+    def spoilt(self):
+        """Whether the last attempt has left peers at work, or lanes in the middle of a segment."""
+        if len(self._runs) != (self.size if self.attempt else 0):
+            return True
+        return not all(run.wait(0) and not run.cause and run.broken == ([], []) for run in self._runs)
+
+    def throw_away(self):
+        """Peers that are still at work end first: lanes must not be closed under them."""
+        for run in self._runs:
+            run.abort()
+        for run in self._runs:
+            assert run.wait(WAIT_S), "a peer goes on after its abort"
+        self.close()
 
     def repair(self, runs):
         """As the shells do: lanes that either end reports broken are closed, and new ones made. How many there were."""

@@ -2,29 +2,31 @@
 
 import os
 import random
+import statistics
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from pccl.dataplane.transfer import goodbye
+from pccl.dataplane.state.transfer import goodbye
 from pccl.types import DataType, ReduceOp
 from tests.native import oracle
 from tests.native.rings import Rig, Work, copies
+from tests.patience import HANG_S, allow, slowness
 
 ABORTS = 200
 IDLE_THREADS_MAX = 16  # kept by the native part for the next run
-HOPELESS_S = 10.0
-
+ABORT_S = 0.1
+"""How soon a run has ended after its abort."""
 
 MIXES = (("native",) * 4, ("native",) * 4, ("reference", "native", "native", "native"), ("reference",) * 4)
 
 
-def limit_s():
-    """100 ms, times how much longer everything takes: under a sanitizer, and on a machine that is busy with others."""
-    crowd = os.getloadavg()[0] / len(os.sched_getaffinity(0))
-    return 0.1 * float(os.environ.get("PCCL_TEST_SLOWNESS", "1")) * max(1.0, crowd)
+def assert_soon(took):
+    """Any one abort may take longer, since its processor may have been given to another process: most are quick."""
+    assert statistics.median(took) < ABORT_S * slowness()
+    assert max(took) < allow(ABORT_S)
 
 
 def threads():
@@ -48,7 +50,7 @@ def abort_at(moment, runs, order):
         runs[rank].abort()
     took = []
     for rank in order:
-        assert runs[rank].wait(HOPELESS_S), f"rank {rank} goes on after its abort"
+        assert runs[rank].wait(HANG_S), f"rank {rank} goes on after its abort"
         took.append(time.perf_counter() - aborted_at[rank])
     return took
 
@@ -107,10 +109,9 @@ def test_abort_at_any_moment(seed):
         campaign.aborted()
         campaign.right()
     campaign.rig.close()
-    # One in twenty may take longer: its processor may have been given to somebody else.
-    assert sorted(campaign.took)[int(len(campaign.took) * 0.95)] < limit_s()
+    assert_soon(campaign.took)
     assert threads() <= before + IDLE_THREADS_MAX
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pccl run")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pccl attempt")]
     # For whoever runs with -s: how many runs were done, how many lanes broken, and the slowest abort.
     print(campaign.completed, campaign.broken, f"{max(campaign.took) * 1e3:.1f} ms")
 
@@ -143,8 +144,8 @@ def test_abort_while_nothing_moves(kind, size):
     assert not run.wait(0)
     began = time.perf_counter()
     run.abort()
-    assert run.wait(HOPELESS_S)
-    assert time.perf_counter() - began < limit_s() * 2
+    assert run.wait(HANG_S)
+    assert time.perf_counter() - began < allow(2 * ABORT_S)
     run.restore()
     assert run.cause == "aborted"
     assert np.all(array == 1)
@@ -153,7 +154,7 @@ def test_abort_while_nothing_moves(kind, size):
 
 @pytest.mark.parametrize("kind", ["native", "reference"])
 def test_the_goodbye_of_a_transfer_that_nobody_heard_is_dropped(kind):
-    """See `pccl.dataplane.transfer.goodbye`."""
+    """See `pccl.dataplane.state.transfer.goodbye`."""
     rig = Rig(2, 2)
     work = Work(DataType.FLOAT, ReduceOp.SUM, 1_000, 64)
     arrays = [np.ones(work.count, np.float32) for _ in range(2)]

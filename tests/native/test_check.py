@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from pccl import _native
-from pccl.dataplane.arithmetic import check
-from pccl.dataplane.segments import HEADER_BYTES, Header, seal
+from pccl.dataplane.ring.arithmetic import check
+from pccl.dataplane.ring.segments import HEADER_BYTES, Header, seal
 
 VARIANTS = list(enumerate(_native.kernel_names()))
 every_variant = pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pccl.codec import CODES, Codec
-from pccl.dataplane.arithmetic import check
-from pccl.dataplane.segments import HEADER_BYTES, Header
+from pccl.dataplane.ring.arithmetic import check
+from pccl.dataplane.ring.segments import HEADER_BYTES, Header
 from pccl.types import DataType, ReduceOp
 from tests.native.rings import TAG, Rig, Work
 from tests.native.test_damage import Relay, Scene
@@ -64,12 +64,12 @@ def test_lengths_that_lie_are_refused(name, kind):
     whole, rest = lengths(name)
     for wrong in (1, whole - 1, whole + 1, 2 * BLOCK * 4, rest):
         cause, _ = opposed(kind, work_of(name), segment(bytes(wrong)))
-        assert cause == "a segment from the previous peer has no place in this run"
+        assert cause == "a segment from the previous peer has no place in this attempt"
     for wrong in (rest - 1, rest + 1, 28, whole):
         cause, _ = opposed(kind, work_of(name), segment(bytes(wrong), index=1))
-        assert cause == "a segment from the previous peer has no place in this run"
+        assert cause == "a segment from the previous peer has no place in this attempt"
     cause, _ = opposed(kind, work_of(name), segment(bytes(whole), index=2))
-    assert cause == "a segment from the previous peer has no place in this run"
+    assert cause == "a segment from the previous peer has no place in this attempt"
 
 
 STEPS = [0x0000, 0x8000, 0x7F80, 0xFF80, 0x7FC0, 0xFFFF, 0x0001, 0x3F80, 0xBF80, 0x7F7F]

@@ -275,6 +275,16 @@ def test_aborts_at_any_moment(seed, kinds, rigs):
         rig.repair(runs)
 
 
+@pytest.mark.parametrize("kinds", KINDS)
+def test_a_case_that_fails_spoils_no_other(kinds, rigs):
+    """It may leave peers that wait for the others, and lanes in the middle of a segment."""
+    work = Work(DataType.FLOAT, ReduceOp.SUM, 10_007, 4096, codec=str(Codec("int8")))
+    arrays = oracle.inputs(np.random.default_rng(1), *work[:3], 3)
+    with pytest.raises(KeyError, match="no such kind"):
+        rigs.get(3, 3).start((*KINDS[kinds][:2], "no such kind"), work, arrays, copies(arrays))
+    run(Case(Codec("int8"), DataType.FLOAT, ReduceOp.SUM, 257, 1024, 3, 3, kinds, True, False, False), rigs, 0)
+
+
 def main() -> None:
     """So many random cases."""
     rigs, draw = Rigs(), random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 0)

@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from pccl.codec import NONE
-from pccl.core.messages import SEGMENT_BYTES_MAX
-from pccl.dataplane.arithmetic import check
-from pccl.dataplane.segments import HEADER_BYTES, Header
+from pccl.core.fields import SEGMENT_BYTES_MAX
+from pccl.dataplane.ring.arithmetic import check
+from pccl.dataplane.ring.segments import HEADER_BYTES, Header
 from pccl.types import DataType, ReduceOp
 from tests.native import oracle
 from tests.native.rings import TAG, Rig, Work, connection, copies
@@ -207,7 +207,7 @@ def test_segment_that_comes_twice_is_refused(kind):
     whole = segment(bytes(40))
     run, array, rig = opposed(kind, [whole + whole])
     assert run.wait()
-    assert run.cause == "a segment from the previous peer has no place in this run"
+    assert run.cause == "a segment from the previous peer has no place in this attempt"
     run.restore()
     assert np.array_equal(array, np.arange(WORK.count))
     rig.close()
@@ -218,7 +218,7 @@ def test_segment_that_is_being_received_is_not_accepted_on_another_lane(kind):
     whole = segment(bytes(40))
     run, _, rig = opposed(kind, [whole[:60], whole], stripes=2)
     assert run.wait()
-    assert run.cause == "a segment from the previous peer has no place in this run"
+    assert run.cause == "a segment from the previous peer has no place in this attempt"
     assert run.broken[1] == [0, 1]
     rig.close()
 

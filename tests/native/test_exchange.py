@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from pccl.core.messages import CollectiveSpec
-from pccl.core.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
-from pccl.dataplane.arithmetic import STORED
-from pccl.dataplane.buffers import buffers, tensor
+from pccl.core.fields import CollectiveSpec
+from pccl.core.rules.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
 from pccl.dataplane.native import NativePlane
-from pccl.dataplane.parcels import Damaged, Exchanged, Inbox, wrap
 from pccl.dataplane.reference import ReferencePlane
-from pccl.dataplane.segments import HEADER_BYTES
+from pccl.dataplane.ring.arithmetic import STORED
+from pccl.dataplane.ring.parcels import Damaged, Exchanged, Inbox, wrap
+from pccl.dataplane.ring.segments import HEADER_BYTES
+from pccl.dataplane.tensors.buffers import buffers, tensor
 from pccl.types import DataType, ReduceOp
 from tests.native import oracle
 

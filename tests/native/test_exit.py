@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import HANG_S
+
 ROOT = Path(__file__).parents[2]
 
 ENDS_DURING_RUNS = """
@@ -31,6 +33,11 @@ for count in (1, 1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000):
 def test_process_ends_in_peace_during_runs():
     for _ in range(5):
         ended = subprocess.run(
-            [sys.executable, "-c", ENDS_DURING_RUNS], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+            [sys.executable, "-c", ENDS_DURING_RUNS],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
         )
         assert (ended.returncode, ended.stderr) == (0, "")

@@ -10,10 +10,10 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from pccl.core.effects import RunEnded
-from pccl.dataplane.buffers import buffers
+from pccl.core.effects.peer_events import AttemptEnded
 from pccl.dataplane.native import NativePlane
 from pccl.dataplane.reference import ReferencePlane
+from pccl.dataplane.tensors.buffers import buffers
 from pccl.types import DataType, ReduceOp
 from tests.native import oracle
 from tests.native.rings import TAG, WAIT_S, Rig, Work, copies
@@ -27,7 +27,7 @@ class Shell:
 
     def __init__(self, kind, rig, rank, work):
         self.plane, self._rig, self._rank, self._work = kind(stall_s=30.0), rig, rank, work
-        self.ended: asyncio.Queue[RunEnded] = asyncio.Queue()
+        self.ended: asyncio.Queue[AttemptEnded] = asyncio.Queue()
 
     def start(self):
         loop = asyncio.get_running_loop()
@@ -63,7 +63,7 @@ def test_commit_keeps_the_result_and_abort_puts_the_input_back(kinds):
         for shell in made:
             shell.start()
         for shell in made:
-            assert await shell.end() == RunEnded(TAG, rig.attempt, "")
+            assert await shell.end() == AttemptEnded(TAG, rig.attempt, "")
             traffic = shell.plane.offers.settle(TAG, committed)
             assert traffic.sent_bytes > 4 / 3 * 8_008
             assert traffic.received_bytes > 4 / 3 * 8_008
@@ -132,7 +132,7 @@ def test_close_stops_what_runs_and_settling_waits_for_its_end(kind):
 
     asyncio.run(play()).offers.settle(TAG, False)
     assert np.all(array == 1)
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pccl run")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pccl attempt")]
     rig.close()
 
 

@@ -6,7 +6,7 @@ waits for one which never comes says nothing until it is aborted or has waited t
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import SendParcel, StartExchange
+from pccl.core.effects.peer_effects import SendParcel, StartExchange
 from tests.simulation.lanes import LaneEnd
 from tests.simulation.plane import NO_PROGRESS_S, Part, Plane
 from tests.simulation.violation import Violation

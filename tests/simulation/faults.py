@@ -9,6 +9,7 @@ from tests.simulation.plane import NO_PROGRESS_S
 
 if TYPE_CHECKING:
     from tests.simulation.lanes import LaneEnd
+    from tests.simulation.network import Connection
     from tests.simulation.peer_host import PeerHost
     from tests.simulation.theatre import Theatre
 
@@ -26,8 +27,8 @@ class Havoc:
         self._random = theatre.random
         self._kinds = list(theatre.plan.faults)
         self._weights = list(theatre.plan.faults.values())
-        self.parted: dict[PeerId, tuple[int, ...]] = {}
-        """Peers between which and the masters at these places nothing passes."""
+        self.parted: dict[PeerId, None] = {}
+        """Peers between which and the master nothing passes."""
 
     def start(self) -> None:
         """Plan the first strike."""
@@ -48,10 +49,9 @@ class Havoc:
                 host.thaw()
         for peer in list(self.parted):
             self._unite(peer)
-        for place, master in list(self._theatre.masters.items()):
-            master.dies_after = None
-            master.thaw()
-            self._theatre.restart_master(place)
+        self._theatre.master.dies_after = None
+        self._theatre.master.thaw()
+        self._theatre.restart_master()
 
     def _heal_reach(self) -> None:
         """What cannot be dialled stays so in the groups that have a ring around it, whoever else is lost or let in."""
@@ -157,9 +157,6 @@ class Havoc:
         """The master computes something else for a while; rarely for longer than the peers' patience."""
         theatre, too_long = self._theatre, self._random.random() < 0.3
         seconds = (self._random.uniform(0.0, 0.5) + too_long) * theatre.plan.peer_limits.master_silence_s
-        if theatre.plan.standby:
-            # Whoever has to dial it meanwhile goes to its standby, and if most do so there are two runs.
-            too_long, seconds = False, self._random.uniform(0.0, 1.0)
         for known in theatre.ledger.known.values() if too_long else ():
             host = theatre.host_of(known)
             if host is not None and not (host.core.accepted and theatre.ledger.linked(known)):
@@ -172,8 +169,7 @@ class Havoc:
     def _crash_master(self) -> str:
         """Between any two effects, or with all that is on its way; the next one comes sooner or later, perhaps too
         late."""
-        theatre = self._theatre
-        master = theatre.masters[self._random.randrange(2)] if theatre.plan.standby else theatre.master
+        master = self._theatre.master
         if master.gone or master.dies_after is not None:
             return ""
         how = self._random.choice(("process", "effects", "machine"))
@@ -187,8 +183,8 @@ class Havoc:
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _cut_control(self) -> str:
-        host = self._victim()
+    def _cut_control(self, host: "PeerHost | None" = None) -> str:
+        host = host or self._victim()
         if host is None or host.control is None:
             return ""
         known = self._theatre.ledger.find(host.identity.peer)
@@ -198,6 +194,27 @@ class Havoc:
             host.harms.append("cut control connection")
         host.control.cut("reset by the network")
         return host.name
+
+    def _late_bytes(self) -> str:
+        """A peer loses its connection, sends the first message of the next one, gives that one up too and dials again.
+        The network delivers what was sent on the connection that was given up after it has delivered newer messages."""
+        host = self._victim()
+        if host is None or host.hostile or host.gives_up_next or host.identity.visits:
+            return ""
+        host.gives_up_next = True
+        if host.core.accepted:
+            return self._cut_control(host)
+        if host.control is not None:
+            host.control.cut("reset by the network")
+        return host.name
+
+    def delay(self, host: "PeerHost", connection: "Connection") -> None:
+        """Play `_late_bytes` on this connection, which has just been made."""
+        host.gives_up_next = False
+        connection.hold((1,))
+        patience_s = self._random.uniform(0.0, 0.3)
+        self._theatre.scheduler.after(patience_s, host.give_up, connection)
+        self._theatre.scheduler.after(patience_s + self._random.uniform(0.03, 1.0), connection.release)
 
     def _lose_control(self) -> str:
         host = self._victim()
@@ -244,21 +261,11 @@ class Havoc:
         peer = host.identity.peer
         if seconds > HARMLESS_S or self._theatre.master.gone:
             host.harms.append("out of the master's reach")
-        self.parted[peer] = self._places(host)
+        self.parted[peer] = None
         if host.control is not None:
             host.control.hold(towards)
         self._theatre.scheduler.after(seconds, self._unite, peer)
         return f"{host.name} for {seconds} s towards {towards}"
-
-    def _places(self, host: "PeerHost") -> tuple[int, ...]:
-        """From which masters a peer is parted. Most of a roster out of the reach of a master that lives, and not of its
-        standby, are two runs: nobody can tell that from the death of the others. So are those who have never heard of a
-        run and begin one."""
-        theatre = self._theatre
-        accepted = len(list(theatre.ledger.accepted()))
-        if theatre.plan.standby and host.core.accepted and 2 * (len(self.parted) + 1) < accepted:
-            return self._random.choice(((theatre.master.place,), (0, 1)))
-        return (0, 1)
 
     def _unite(self, peer: PeerId) -> None:
         host = self._theatre.peers.get(peer)

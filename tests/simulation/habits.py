@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from pccl.core.messages import (
+from pccl.core.fields import REPORT_LINKS, CollectiveSpec, Identity, LinkReport
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.to_master import (
     AskPending,
-    CollectiveSpec,
     Done,
     Failed,
     Initiate,
@@ -16,18 +17,21 @@ from pccl.core.messages import (
     Leave,
     LinkDown,
     LinkUp,
-    Ping,
-    Pong,
-    Recall,
+    ReportPart,
     Resume,
     ToMaster,
     VoteTopology,
+    Withdraw,
 )
-from pccl.types import DataType, ReduceOp
+from pccl.types import DataType, PeerId, ReduceOp
 from tests.simulation.people import spec_of
 
 if TYPE_CHECKING:
     from tests.simulation.hostile import HostileHost
+
+
+LINKS_MADE_UP = 3
+"""Numbers under which hostile peers claim to have a link with each other."""
 
 
 class Habits(Struct, frozen=True):
@@ -77,36 +81,39 @@ def draw_seesaw(random: Random) -> Habits:
 def _join(host: "HostileHost") -> ToMaster:
     peer = host.random.choice([host.identity.peer, *host.theatre.peers])
     # A group of its own: in another one it could fix the number of lanes before the first honest peer comes.
-    return Join(peer, host.random.choice((1_000, host.number() % 2**32)), "", host.random.randint(1, 65535), 3)
+    group = host.random.choice((1_000, host.number() % 2**32))
+    return Join(Identity(peer, group, "", host.random.randint(1, 65535), 3))
 
 
-def _resume(host: "HostileHost") -> ToMaster:
+def _resume(host: "HostileHost") -> Resume:
     """It claims to be of a run that nobody knows."""
     me = host.identity
     return Resume(
-        peer=me.peer,
-        group=me.group,
-        host="",
-        port=me.port,
-        lanes=0,
-        serves=True,
+        me=Identity(me.peer, me.group, "", me.port, lanes=0),
         run="another",
-        masters=1,
         epoch=host.number() % 2**62,
         global_size=host.number(),
-        groups=1,
-        last_link=0,
-        last_number=0,
-        accepted_at=0,
-        topology=0,
-        updated=0,
-        asked=0,
-        pending=False,
-        agreed=None,
+        last_link=LINKS_MADE_UP,
         updating=True,
         asking=True,
-        claim=None,
     )
+
+
+def story(host: "HostileHost") -> list[ToMaster]:
+    """A run of hostile peers that never was: they agree with each other, and on links that cannot be. In a group of
+    its own, for the same reason."""
+    accomplices = [PeerId(peer) for peer, other in host.theatre.peers.items() if other.hostile]
+    me = host.identity.peer
+    links = [
+        LinkReport(number, other, dial=me < other, lanes=host.theatre.plan.master_limits.default_lanes)
+        for number in range(1, LINKS_MADE_UP + 1)
+        for other in accomplices
+        if other != me
+    ]
+    made_up = _resume(host)
+    identity = structs.replace(made_up.me, group=1_000)
+    resume = structs.replace(made_up, me=identity, epoch=1, global_size=len(accomplices), updating=False)
+    return [resume, ReportPart(ring=tuple(sorted(accomplices)), links=tuple(links[:REPORT_LINKS]), last=True)]
 
 
 def _initiate(host: "HostileHost") -> ToMaster:
@@ -122,7 +129,7 @@ def _initiate(host: "HostileHost") -> ToMaster:
 MESSAGES: dict[type[ToMaster], Callable[["HostileHost"], ToMaster]] = {
     Join: _join,
     Resume: _resume,
-    Recall: lambda host: Recall(ring=(host.identity.peer,), last=host.likely(0.5)),
+    ReportPart: lambda host: ReportPart(ring=(host.identity.peer,), last=host.likely(0.5)),
     VoteTopology: lambda host: VoteTopology(),
     AskPending: lambda host: AskPending(),
     Initiate: _initiate,
@@ -134,3 +141,8 @@ MESSAGES: dict[type[ToMaster], Callable[["HostileHost"], ToMaster]] = {
     Ping: lambda host: Ping(),
     Pong: lambda host: Pong(),
 }
+
+MESSAGES_OF_CONSPIRATORS: dict[type[ToMaster], Callable[["HostileHost"], ToMaster]] = {
+    Withdraw: lambda host: Withdraw(tuple(host.number() % 4 for _ in range(host.random.choice((1, 1, 2))))),
+}
+"""Not among those that the others choose from, so that seeds stay the runs that they were."""

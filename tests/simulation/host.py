@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from pccl.core.effects import Tick
+from pccl.core.effects.both import Tick
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.violation import Violation
 

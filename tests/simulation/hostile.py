@@ -7,45 +7,29 @@ a core that gives up leaves a process behind that goes on improvising. The check
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pccl.core.effects import (
+from msgspec import structs
+
+from pccl.core.effects.peer_effects import (
     AcceptLane,
-    Call,
     CloseMaster,
     Dial,
     Failure,
     FailureKind,
-    FromMaster,
-    LaneDialled,
-    LaneOffered,
-    PeerEvent,
     RefuseLane,
-    Request,
     Resolve,
     SendMaster,
 )
-from pccl.core.messages import (
-    Abort,
-    Done,
-    Failed,
-    Join,
-    LaneHello,
-    LinkDown,
-    LinkSpec,
-    LinkUp,
-    Outcome,
-    Ping,
-    Pong,
-    Start,
-    ToMaster,
-    ToPeer,
-    Topology,
-    Wire,
-)
-from pccl.core.peer import PeerIdentity, PeerStage
+from pccl.core.effects.peer_events import Call, FromMaster, LaneDialled, LaneOffered, PeerEvent, Request
+from pccl.core.fields import Identity, LinkSpec
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.lanes import LaneHello
+from pccl.core.messages.to_master import Done, Failed, Join, Leave, LinkDown, LinkUp, ToMaster, Withdraw
+from pccl.core.messages.to_peer import Abort, Outcome, Start, ToPeer, Topology, Wire
+from pccl.core.peer.peer import PeerStage
 from pccl.wire.codec import encode
 from pccl.wire.framing import frame
 from tests.simulation import lanes
-from tests.simulation.habits import MESSAGES, draw_habits
+from tests.simulation.habits import MESSAGES, MESSAGES_OF_CONSPIRATORS, draw_habits, story
 from tests.simulation.lanes import LaneEnd, LaneKey
 from tests.simulation.master_host import RUN
 from tests.simulation.network import Connection
@@ -67,7 +51,7 @@ class HostileHost(PeerHost):
 
     hostile = True
 
-    def __init__(self, theatre: "Theatre", identity: PeerIdentity, address: tuple[str, int], distance_s: float) -> None:
+    def __init__(self, theatre: "Theatre", identity: Identity, address: tuple[str, int], distance_s: float) -> None:
         super().__init__(theatre, identity, address, distance_s)
         self.harms.append("hostile")
         self.random = theatre.random
@@ -78,6 +62,8 @@ class HostileHost(PeerHost):
         self._guess = 0
         self._planned = False
         self._stood_at: dict[LaneKey, float] = {}
+        if theatre.conspiracy:
+            self.habits = structs.replace(self.habits, obeys=False, alternates=False, kinds=(LinkDown, Withdraw, Leave))
         if self.habits.obeys and self.habits.trains:
             theatre.hire(self)
 
@@ -101,14 +87,16 @@ class HostileHost(PeerHost):
         """No core tells it what to do."""
         return not self.habits.obeys or self.core.stage is PeerStage.GONE
 
-    def connected(self, control: Connection | None, place: int) -> None:
+    def connected(self, control: Connection | None) -> None:
         if control is None or self.habits.obeys:
-            super().connected(control, place)
+            super().connected(control)
         else:
             self.attach(control)
-            if self.habits.joins:
-                me = self.identity
-                self.say(Join(me.peer, me.group, me.host, me.port, me.lanes))
+            if self.theatre.conspiracy:
+                for message in story(self):
+                    self.say(message)
+            elif self.habits.joins:
+                self.say(Join(structs.replace(self.identity, secret="")))
         if not self._planned:
             self._planned = True
             self._plan()
@@ -243,7 +231,7 @@ class HostileHost(PeerHost):
         if self.habits.kinds:
             kind = self.random.choice(self.habits.kinds)
             for _ in range(self.random.choice((1, 1, 2, 4))):
-                self.say(MESSAGES[kind](self))
+                self.say((MESSAGES | MESSAGES_OF_CONSPIRATORS)[kind](self))
 
     def _offer(self) -> None:
         """Dial somebody and say a hello that fits little. Without proofs of identity it may be taken for another's."""

@@ -5,8 +5,9 @@ Owns the ends of lanes at each host. Does not know which lanes are wanted, nor w
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import AcceptLane, Dial, DialFailed, LaneClosed, LaneDialled, LaneOffered, RefuseLane
-from pccl.core.messages import LaneAnswer, LaneHello
+from pccl.core.effects.peer_effects import AcceptLane, Dial, RefuseLane
+from pccl.core.effects.peer_events import DialFailed, LaneClosed, LaneDialled, LaneOffered
+from pccl.core.messages.lanes import LaneAnswer, LaneHello
 from pccl.types import PeerId
 from pccl.wire.codec import decode_between, encode
 from tests.simulation.network import Connection

@@ -7,46 +7,46 @@ from collections import deque
 from collections.abc import Iterator
 from math import inf
 
-from pccl.core.effects import Close, Closed, MasterEffect, MasterEvent, Received, Send
-from pccl.core.messages import (
-    Agreed,
+from pccl.core.effects.master import Close, Closed, MasterEffect, MasterEvent, Received, Send
+from pccl.core.fields import Agreed, CollectiveSpec, LinkSpec
+from pccl.core.master.recovery.restore import EPOCHS_APART
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.to_master import (
     AskPending,
-    CollectiveSpec,
+    Correction,
     Done,
     Failed,
     Fetch,
     Initiate,
     Join,
-    Kick,
     Leave,
     LinkDown,
-    LinkSpec,
     LinkUp,
+    ReportPart,
+    Resume,
+    SyncState,
+    ToMaster,
+    VoteTopology,
+)
+from pccl.core.messages.to_peer import (
+    Kick,
     Outcome,
     PendingAnswer,
-    Ping,
-    Pong,
-    Recall,
     RefusedCollective,
     RefusedPending,
     RefusedSync,
     RefusedTopology,
-    Rejoined,
-    Resume,
     Resumed,
     Start,
     StartSync,
     Synced,
-    SyncState,
-    ToMaster,
     ToPeer,
     Topology,
     TopologyUpdated,
-    VoteTopology,
     Welcome,
     Wire,
+    Withdrawn,
 )
-from pccl.core.resettling import EPOCHS_APART
 from pccl.types import PeerId
 
 
@@ -55,10 +55,12 @@ class Known:
 
     def __init__(self, connection: int, join: Join | Resume) -> None:
         self.connection = connection
-        self.peer = PeerId(join.peer)
-        self.group = join.group
-        self.visits = isinstance(join, Join) and join.visits
+        self.peer = PeerId(join.me.peer)
+        self.group = join.me.group
+        self.visits = isinstance(join, Join) and join.me.visits
         self.fetching = False
+        self.welcomed = False
+        """It was sent a `Welcome` before."""
         self.topology: Topology | None = None
         """The last one sent; a peer is accepted from the first on."""
         self.epoch = join.epoch if isinstance(join, Resume) else 0
@@ -95,8 +97,8 @@ class Known:
         """Of which it is, or was when it came back."""
         if isinstance(join, Resume):
             self.run = join.run
-            self.updating, self.asking, self.claim = join.updating, join.asking, join.claim
-            self.agreed = join.agreed
+            self.updating, self.asking, self.claim = join.updating, join.asking, join.sync.claim
+            self.agreed = join.sync.agreed
 
     @property
     def doubted(self) -> bool:
@@ -212,13 +214,16 @@ class Ledger:
                 self.attempts[number].reports[known.peer] = False
             case SyncState():
                 known.claim = message
-            case Recall() if known.topology is None:  # Whoever is back already is not asked.
+            case ReportPart() if known.topology is None:  # Whoever is back already is not asked.
                 self._recalled(known, message)
             case LinkUp(link) if link in known.links:
                 known.up.add(link)
             case LinkDown(link):
                 known.up.discard(link)
                 self._doubt(known, link)
+            case Correction(link) if known.topology is None:
+                known.up.discard(link)
+                known.links.pop(link, None)
             case Pong() if known.pings:
                 known.answered_at = known.pings.popleft()
             case Leave():
@@ -229,7 +234,7 @@ class Ledger:
         if other is not None:
             other.doubted_at = self._now
 
-    def _recalled(self, known: Known, recall: Recall) -> None:
+    def _recalled(self, known: Known, recall: ReportPart) -> None:
         """Somebody tells what it did under an earlier master."""
         known.told, known.tells = known.told or recall.last, not recall.last
         known.ring += tuple(PeerId(peer) for peer in recall.ring)
@@ -255,7 +260,7 @@ class Ledger:
         for effect in effects:
             if isinstance(effect, Send):
                 for connection in effect.connections:
-                    if effect.again and isinstance(effect.message, Rejoined | Resumed):
+                    if effect.again and isinstance(effect.message, Resumed):
                         self._come_back(connection)
                     known = None if effect.again else self.known.get(connection)
                     if known is not None:
@@ -289,9 +294,9 @@ class Ledger:
             case Resumed():
                 if not self.reunited:
                     self.forget_outcomes()  # Whatever was sent before, those who got it tell.
-                    stories = [each for each in self.known.values() if each.told]
-                    self.witnessed = {PeerId(link.peer) for each in stories for link in each.links.values()}
-                    epochs = [each.epoch for each in stories]
+                    reports = [each for each in self.known.values() if each.told]
+                    self.witnessed = {PeerId(link.peer) for each in reports for link in each.links.values()}
+                    epochs = [each.epoch for each in reports]
                     self.missed_a_life = self.missed_a_life or max(epochs) - min(epochs) >= EPOCHS_APART
                 self.reunited = known.returned = True
             case Ping():
@@ -310,6 +315,9 @@ class Ledger:
                 known.fetching = False
             case RefusedCollective(tag):
                 known.initiated.pop(tag, None)
+            case Withdrawn(tags):
+                for tag in tags:
+                    known.initiated.pop(tag, None)
             case Start(_, number):
                 started = self.attempts.setdefault(number, Attempt(message, known.group))
                 started.participants[known.peer] = known

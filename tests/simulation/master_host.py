@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from pccl.core.effects import Close, Closed, MasterEffect, MasterEvent, Note, Received, Send
-from pccl.core.master import Master
-from pccl.core.messages import Resumed, Topology
+from pccl.core.effects.both import Note
+from pccl.core.effects.master import Close, Closed, MasterEffect, MasterEvent, Received, Send
+from pccl.core.master.master import Master
+from pccl.core.messages.to_peer import Resumed, Topology
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import TO_MASTER_FRAME_MAX, FrameReader, frame
 from tests.simulation.host import Host
@@ -29,16 +30,14 @@ RUN = "simulation"
 class MasterHost(Host):
     """One master of a run; the next one knows nothing of it."""
 
-    def __init__(self, theatre: "Theatre", number: int, place: int) -> None:
+    def __init__(self, theatre: "Theatre", number: int) -> None:
         run = RUN if number == 0 else f"{RUN}-{number}"
         self.core = Master(run, theatre.plan.master_limits, follows=number > 0)
         # A run that begins anew counts from one again; what looks on here knows attempts by their numbers alone.
         self.core.roster.number = number * 1_000_000
-        super().__init__(theatre.scheduler, self.core, "master" if place == 0 else "standby")
+        super().__init__(theatre.scheduler, self.core, "master")
         self.theatre = theatre
         self.number = number
-        self.place = place
-        """At which of the addresses that peers know."""
         self.known: dict[int, Known] = {}
         """What the ledger holds of those who came to it, by connection."""
         self._connections: dict[int, Connection] = {}
@@ -69,23 +68,14 @@ class MasterHost(Host):
         if self._connections.pop(number, None) is not None:
             self.handle(Closed(number, cause))
 
-    def _handle(self, event: Any) -> None:
-        ledger = self.theatre.ledger
-        ledger.known = self.known
-        try:
-            super()._handle(event)
-        finally:
-            ledger.known = self.theatre.master.known
-
     def before(self, event: MasterEvent, effects: list[Any]) -> None:
         theatre = self.theatre
         if theatre.trace.on:
             theatre.trace.line(self.scheduler.now, self.name, tell(event))
         said = [effect.message for effect in effects if isinstance(effect, Send)]
-        if any(isinstance(message, Topology) for message in said):
-            theatre.lead(self)
-            if not self.leads and not any(isinstance(message, Resumed) for message in said):
-                theatre.run_begins()
+        topologies = any(isinstance(message, Topology) for message in said)
+        if topologies and not self.leads and not any(isinstance(message, Resumed) for message in said):
+            theatre.run_begins()
         theatre.ledger.open(event, effects, self.scheduler.now)
         self._tell("master_handles", event)
 
@@ -93,9 +83,7 @@ class MasterHost(Host):
         self._tell("master_handled", event)
 
     def _tell(self, hook: str, *what: Any) -> None:
-        """Of one that leads nobody beside another one, onlookers take no notice."""
-        if self.theatre.master is self:
-            self.theatre.audience.tell(hook, *what)
+        self.theatre.audience.tell(hook, *what)
 
     def perform(self, effect: Any) -> None:
         if self.theatre.trace.on:

@@ -5,37 +5,42 @@ Owns what the driver of a real peer owns. A `match` over effects, with no decisi
 
 from typing import TYPE_CHECKING, Any
 
-from pccl.core.effects import (
-    Abandon,
-    AbortRun,
+from pccl.core.effects.both import Note
+from pccl.core.effects.peer_effects import (
+    AbortAttempt,
     AbortTransfer,
     AcceptLane,
-    Call,
     CarryParcels,
     CloseLane,
     CloseMaster,
     CutLane,
     Dial,
     DialMaster,
-    FetchShared,
-    FromMaster,
     InSync,
-    MasterClosed,
-    MasterUp,
-    Note,
-    PeerEvent,
     RefuseLane,
-    Request,
     Resolve,
     SendMaster,
     SendParcel,
+    StartAttempt,
     StartExchange,
-    StartRun,
     StartTransfer,
+)
+from pccl.core.effects.peer_events import (
+    Abandon,
+    Call,
+    Expire,
+    FetchShared,
+    FromMaster,
+    MasterClosed,
+    MasterUp,
+    PeerEvent,
+    Request,
     SyncShared,
 )
-from pccl.core.messages import LinkSpec, ToMaster, Topology, Wire
-from pccl.core.peer import Peer, PeerIdentity, PeerStage
+from pccl.core.fields import Identity, LinkSpec
+from pccl.core.messages.to_master import ToMaster
+from pccl.core.messages.to_peer import Wire
+from pccl.core.peer.peer import Peer, PeerStage
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
 from tests.simulation import exchange, lanes, transfer
@@ -57,7 +62,7 @@ class PeerHost(Host):
     hostile = False
     """It keeps no rule: see `hostile.py`."""
 
-    def __init__(self, theatre: "Theatre", identity: PeerIdentity, address: tuple[str, int], distance_s: float) -> None:
+    def __init__(self, theatre: "Theatre", identity: Identity, address: tuple[str, int], distance_s: float) -> None:
         self.core = Peer(identity, theatre.plan.peer_limits)
         super().__init__(theatre.scheduler, self.core, identity.peer[:8])
         self.theatre = theatre
@@ -87,13 +92,15 @@ class PeerHost(Host):
         self.offers_state = False
         """Its last call left a state here that transfers work on: it was not interrupted."""
         self.wired: dict[int, LinkSpec] = {}
-        self.place = 0
-        """Of the master that it was last connected with."""
         self.dials = 0
         """How often it has dialled a master: only the last dial counts."""
+        self.gives_up_next = False
+        """It will give up the next connection it makes, and what it sent there arrives late."""
         self._numbers = 0
         self._open: set[int] = set()
         """Calls that were not answered yet."""
+        self._expired: set[int] = set()
+        """Calls whose time is over."""
 
     def next_number(self) -> int:
         """A number for a call or an offer, never reused."""
@@ -102,14 +109,13 @@ class PeerHost(Host):
 
     # ── the master's connection ──────────────────────────────────────────────────────────────────────────────────────
 
-    def connected(self, control: Connection | None, place: int) -> None:
+    def connected(self, control: Connection | None) -> None:
         """The control connection stands, or could not be made."""
         if control is None:
             self.post(self.handle, MasterClosed("connection refused"))
             return
         self.attach(control)
-        self.place = place
-        self.post(self._up, control, place)
+        self.post(self._up, control)
 
     def attach(self, control: Connection) -> None:
         """Hear what arrives on this connection, and on no older one."""
@@ -122,9 +128,9 @@ class PeerHost(Host):
 
         control.attach(0, arrived, lambda cause: self.post(self._lost_master, control, cause))
 
-    def _up(self, control: Connection, place: int) -> None:
+    def _up(self, control: Connection) -> None:
         if self.control is control:
-            self.handle(MasterUp(place))
+            self.handle(MasterUp())
 
     def _received(self, control: Connection, body: bytes) -> None:
         if self.control is not control:
@@ -132,8 +138,7 @@ class PeerHost(Host):
         message = decode_to_peer(body)
         if isinstance(message, Wire):
             self.wired = {link.number: link for link in message.links}
-        if isinstance(message, Topology):
-            self.theatre.audience.tell("peer_told", self, message)
+        self.theatre.audience.tell("peer_receives", self, message)
         self.handle(FromMaster(message))
 
     def _lost_master(self, control: Connection, cause: str) -> None:
@@ -147,12 +152,18 @@ class PeerHost(Host):
             control.close(0, "no answer")
             self.post(self._lost_master, control, "no answer")
 
+    def give_up(self, control: Connection) -> None:
+        """Its kernel gives up a connection on which nothing passes."""
+        if self.control is control and not self.gone:
+            control.close(0, "timed out")
+            self.post(self._lost_master, control, "timed out")
+
     def hears_everything(self) -> bool:
         """Nothing that the master said is still on its way."""
         if self.gone or self.frozen or self.harms or not self.idle or self.control is None:
             return False
-        if self.core.stage is PeerStage.RETURNING:
-            return False  # What it lacks is said again on this connection, but not yet.
+        if self.core.stage in (PeerStage.RETURNING, PeerStage.JOINING):
+            return False  # What it lacks is sent again on this connection, or it starts anew; but not yet.
         return self.control.open(0) and not self.control.severed and not self.control.flying[0]
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -170,6 +181,16 @@ class PeerHost(Host):
         self.handle(Abandon(number))
         self.offers_state = False
         transfer.withdraw(self)
+
+    def expire(self, *numbers: int) -> None:
+        """The time that the person had for these collectives, which belong together, is over. A call has one limit, be
+        it its own or that of all with which it was made."""
+        if not self._expired.isdisjoint(numbers):
+            return
+        self._expired.update(numbers)
+        if self._open.issuperset(numbers):
+            self.theatre.audience.tell("call_expired", self, numbers)
+        self.handle(Expire(numbers))
 
     def waiting_s(self) -> float:
         """How long the oldest call has waited."""
@@ -206,7 +227,7 @@ class PeerHost(Host):
                 lanes.close(self, (link, lane))
             case CutLane(link, lane):
                 lanes.cut(self, (link, lane))
-            case StartRun():
+            case StartAttempt():
                 theatre.plane.start(self, effect)
             case CarryParcels(link, lane):
                 self.lanes[link, lane].carries_parcels = True
@@ -218,16 +239,16 @@ class PeerHost(Host):
                 transfer.start(self, effect)
             case AbortTransfer():
                 transfer.abort(self, effect)
-            case AbortRun():
+            case AbortAttempt():
                 theatre.plane.abort(self, effect)
             case CloseMaster():
                 self.dials += 1
                 if self.control is not None:
                     self.control.close(0, "closed by the peer")
                     self.control = None
-            case DialMaster(place, timeout_s):
+            case DialMaster(timeout_s):
                 self.dials += 1
-                theatre.dial_master(self, place, timeout_s)
+                theatre.dial_master(self, timeout_s)
             case Note():
                 pass
             case _:

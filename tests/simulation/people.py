@@ -7,27 +7,27 @@ concerns: a newcomer starts with the collectives, which is what the others do af
 
 import hashlib
 from collections.abc import Callable, Generator
+from random import Random
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from pccl.core.effects import (
-    Answer,
+from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, InSync
+from pccl.core.effects.peer_events import (
     ArePeersPending,
-    Collective,
-    Failure,
-    FailureKind,
+    CallCollective,
     FetchShared,
-    InSync,
     Request,
     SayGoodbye,
     SyncShared,
     UpdateTopology,
     WaitAccepted,
 )
-from pccl.core.messages import CollectiveSpec
+from pccl.core.fields import CollectiveSpec
 from pccl.types import DataType, ReduceOp, SharedStateSyncStrategy
+from tests.simulation import transfer
 from tests.simulation.plan import Plan, Style
+from tests.simulation.violation import Violation
 
 if TYPE_CHECKING:
     from tests.simulation.peer_host import PeerHost
@@ -42,8 +42,14 @@ _STAYS = (FailureKind.ABORTED, FailureKind.TOO_FEW_PEERS, FailureKind.MISMATCH, 
 LAYOUT = bytes(16)
 """Everybody's."""
 
+TIME_S = (0.0, 0.1, 1.0, 5.0)
+"""What a call of a collective has at most until it must have started, where it has so little."""
+
 AGAIN_S = 0.5
-"""An interrupted call that goes on without its caller is in the way of the next one; that is tried this often."""
+"""An interrupted fetch of a visitor is in the way of the next one; that is tried this often."""
+
+WITHDRAWN_S = 0.05
+"""An interrupted call returns when nothing works on its state any more; that is looked for this often."""
 
 
 class Think(Struct, frozen=True):
@@ -87,7 +93,11 @@ class Person:
         """Calls that somebody waits for; those that were made again, in whose place."""
         self._insists: set[int] = set()
         """Those of a wish that were interrupted and are made again."""
+        self._timed_out: set[int] = set()
+        """Those that timed out and are made again."""
         self._thinks = False
+        self._dice = Random(host.identity.peer)
+        """For what was added later, so that seeds without it stay the runs that they were."""
 
     def start(self) -> None:
         """Begin."""
@@ -104,7 +114,16 @@ class Person:
             return  # Nobody waits for it: a goodbye, or it was interrupted.
         asked, request = self._made.pop(call)
         if asked in self._insists and isinstance(answer, Failure) and answer.kind is FailureKind.USAGE:
+            if not isinstance(request, FetchShared):
+                raise Violation(
+                    "made again", f"{self.host.name} may not call again after an interrupt: {answer.reason}"
+                )
             self.theatre.scheduler.after(AGAIN_S, self.host.post, self._make, asked, request)
+            return
+        if isinstance(answer, Failure) and answer.kind is FailureKind.TIMED_OUT:
+            # At once, whatever else it waits for: others may wait for this one in theirs.
+            self._timed_out.add(asked)
+            self.theatre.scheduler.after(0.0, self.host.post, self._make, asked, request)
             return
         self._unanswered.discard(asked)
         self._asked[asked] = answer
@@ -116,7 +135,7 @@ class Person:
     def interrupt(self) -> bool:
         """Press Ctrl-C in a call, and make it again; False if there is none that waits by itself. Collectives are not
         interrupted: they go on, and whoever launched them waits for them once more."""
-        waiting = [call for call, (_, request) in self._made.items() if not isinstance(request, Collective)]
+        waiting = [call for call, (_, request) in self._made.items() if not isinstance(request, CallCollective)]
         if waiting and not self.leaving:
             self.host.post(self._interrupt, waiting[0])
         return bool(waiting)
@@ -126,7 +145,18 @@ class Person:
             asked, request = self._made.pop(call)
             self._insists.add(asked)
             self.host.abandon(call)
-            self._make(asked, request)
+            self._make_again(asked, request)
+
+    def _make_again(self, asked: int, request: Request) -> None:
+        """At once, or when the state is ours again; then as it is by now."""
+        host = self.host
+        if isinstance(request, SyncShared):
+            if transfer.works_on_state(host):
+                self.theatre.scheduler.after(WITHDRAWN_S, host.post, self._make_again, asked, request)
+                return
+            strategy = SharedStateSyncStrategy.RECEIVE_ONLY if host.torn else request.strategy
+            request = SyncShared(host.revision, strategy, LAYOUT, host.word)
+        self._make(asked, request)
 
     def leave(self) -> None:
         """Say goodbye now, whatever else is going on."""
@@ -163,17 +193,38 @@ class Person:
             self.theatre.scheduler.after(wish.seconds, self.host.post, self._go_on, ())
         else:
             self._asked = dict.fromkeys((self.host.next_number() for _ in wish.requests), None)
-            self._unanswered, self._insists = set(self._asked), set()
+            self._unanswered, self._insists, self._timed_out = set(self._asked), set(), set()
             for call, request in zip(self._asked, wish.requests, strict=True):
                 delay_s = self.theatre.random.uniform(0.0, 0.01)
                 self.theatre.scheduler.after(delay_s, self.host.post, self._make, call, request)
+            together = [
+                call for call, each in zip(self._asked, wish.requests, strict=True) if isinstance(each, CallCollective)
+            ]
+            if len(together) > 1 and self._hurries():
+                self.theatre.scheduler.after(0.01 + self._time_s(), self.host.post, self.host.expire, *together)
 
     def _make(self, asked: int, request: Request) -> None:
         if not self.leaving:
-            call = self.host.next_number() if asked in self._insists else asked
+            call = self.host.next_number() if asked in self._insists | self._timed_out else asked
+            request = self._renewed(request)
             self._made[call] = asked, request
             self._open[call] = self.theatre.scheduler.now
+            if isinstance(request, CallCollective) and self._hurries():
+                self.theatre.scheduler.after(self._time_s(), self.host.post, self.host.expire, call)
             self.host.call(call, request)
+
+    def _time_s(self) -> float:
+        return self._dice.choice(TIME_S) * self._dice.random()
+
+    def _hurries(self) -> bool:
+        return self.theatre.acting and self._dice.random() < self.theatre.plan.timeouts
+
+    def _renewed(self, request: Request) -> Request:
+        """A call reads the state when it is made. An interrupted one may have written to it: that is a mixture."""
+        if not isinstance(request, SyncShared) or request.content == self.host.word:
+            return request
+        self.host.torn = True
+        return structs.replace(request, content=self.host.word, torn=True)
 
     def _stop_thinking(self) -> None:
         if self._thinks:
@@ -244,7 +295,7 @@ def _think(person: Person) -> Script:
 def _collectives(person: Person) -> Generator[Think | Ask, tuple[Answer, ...], bool]:
     """Reduce all tags, again and again until each is committed or nobody else is there; True if somebody waits."""
     pending, plan = False, person.theatre.plan
-    requests: list[Request] = [Collective(tag, spec_of(tag, plan)) for tag in range(plan.tags)]
+    requests: list[Request] = [CallCollective(tag, spec_of(tag, plan)) for tag in range(plan.tags)]
     if plan.style is Style.OVERLAP:
         requests.append(ArePeersPending())
     requests = yield from _stray(person, requests)
@@ -265,12 +316,12 @@ def _sync(person: Person) -> Script:
         host.revision = random.randrange(1, 30)
         host.word, host.torn = b"checkpoint %5d" % host.revision, False
     while True:
-        shy = host.torn or (host.revision == 0 and len(host.core.ring) > 1 and _strays(person))
+        shy = not host.torn and host.revision == 0 and len(host.core.ring) > 1 and _strays(person)
         strategy = SharedStateSyncStrategy.RECEIVE_ONLY if shy else SharedStateSyncStrategy.ENFORCE_POPULAR
         try:
-            (answer,) = yield from _ask(SyncShared(host.revision, strategy, LAYOUT, host.word))
+            (answer,) = yield from _ask(SyncShared(host.revision, strategy, LAYOUT, host.word, host.torn))
         except OutOfStep as error:
-            if not (host.torn and "nobody offers" in str(error)):
+            if not (host.torn and "no peer offers" in str(error)):
                 raise
             # Nobody is left who has a whole one. Whoever reads that begins anew, and is still in step.
             host.word, host.torn = b"anew %11d" % host.revision, False
@@ -331,4 +382,6 @@ def _stray(person: Person, requests: list[Request]) -> Generator[Think | Ask, tu
         yield from _ask(UpdateTopology())
         return requests
     other_parameters = CollectiveSpec(7, DataType.DOUBLE, ReduceOp.MAX)
-    return [Collective(each.tag, other_parameters) if isinstance(each, Collective) else each for each in requests]
+    return [
+        CallCollective(each.tag, other_parameters) if isinstance(each, CallCollective) else each for each in requests
+    ]

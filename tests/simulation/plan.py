@@ -60,6 +60,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Probability per step that a peer computes something else than the others."""
     checkpoints: float
     """Probability that a peer comes with the state of an earlier run."""
+    timeouts: float
+    """Probability that a call of a collective has only a little time for it to start."""
     visitors: int
     """Peers that fetch the shared state before they join."""
     strays: float
@@ -87,8 +89,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     fault_every_s: float
     master_crashes: bool
     """It crashes in the end, for good."""
-    standby: bool
-    """Peers know two addresses of masters, and the next one may be at the other."""
     safety_s: float
     master_limits: MasterLimits
     peer_limits: PeerLimits
@@ -111,9 +111,14 @@ def draw(random: Random) -> Plan:
     # Drawn aside, so that seeds without visitors and interrupts stay the runs that they were.
     aside = Random(random.getstate()[1][0])
     plan = structs.replace(plan, visitors=aside.choice((0, 0, 1, 2, 4)) if plan.syncs else 0)
+    plan = structs.replace(plan, timeouts=Random(random.getstate()[1][0] + 2).choice((0.0, 0.0, 0.2, 0.6)))
     if plan.strays and plan.faults and aside.random() < 0.35:
         # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
-        return structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
+        plan = structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
+    # Aside once more, for the same reason.
+    aside = Random(random.getstate()[1][1])
+    if {"cut_control", "crash_master"} & plan.faults.keys() and aside.random() < 0.3:
+        return structs.replace(plan, faults={**plan.faults, "late_bytes": 1.5})
     return plan
 
 
@@ -159,6 +164,7 @@ def _troubled(random: Random) -> Plan:
         syncs=random.random() < 0.5,
         divergence=random.choice((0.0, 0.0, 0.2)),
         checkpoints=random.choice((0.0, 0.3)),
+        timeouts=0.0,
         visitors=0,
         strays=random.choice((0.0, 0.0, 0.0, 0.1)),
         distance_s=random.choice((0.0002, 0.005, 0.05, 0.15)),
@@ -176,8 +182,8 @@ def _troubled(random: Random) -> Plan:
         rejoin=random.choice((0.0, 0.5, 1.0)),
         faults={} if quiet else {**present, "join": FAULTS["join"]},
         fault_every_s=random.choice((0.3, 1.0, 3.0, 10.0)),
-        master_crashes=random.random() < 0.05,
-        standby=random.random() < 0.2,
+        # Another number was drawn after this one once; it still is, so that seeds keep their plans.
+        master_crashes=(random.random(), random.random())[0] < 0.05,
         # A hostile candidate must be seen to hold nobody up, which takes longer than the longest honest wait.
         safety_s=random.choice((60.0, 150.0, 400.0) if hostile else (20.0, 60.0, 150.0)),
         master_limits=_master_limits(random),
@@ -200,6 +206,7 @@ def by_hand() -> Plan:
         syncs=False,
         divergence=0.0,
         checkpoints=0.0,
+        timeouts=0.0,
         visitors=0,
         strays=1.0,
         distance_s=0.0,
@@ -218,7 +225,6 @@ def by_hand() -> Plan:
         faults={},
         fault_every_s=1.0,
         master_crashes=False,
-        standby=False,
         safety_s=0.0,
         master_limits=MasterLimits(default_lanes=1, mesh_peers_max=0),
         peer_limits=PeerLimits(),

@@ -7,7 +7,8 @@ cannot finish says nothing until a lane breaks or it is aborted, exactly as a th
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import AbortRun, RunEnded, StartExchange, StartRun
+from pccl.core.effects.peer_effects import AbortAttempt, StartAttempt, StartExchange
+from pccl.core.effects.peer_events import AttemptEnded
 from pccl.types import PeerId
 from tests.simulation.lanes import LaneEnd, LaneKey, returned
 
@@ -33,7 +34,7 @@ class Run:
 class Part:
     """One participant's part of a run."""
 
-    def __init__(self, host: "PeerHost", effect: StartRun | StartExchange, run: Run, value: int) -> None:
+    def __init__(self, host: "PeerHost", effect: StartAttempt | StartExchange, run: Run, value: int) -> None:
         self.host = host
         self.effect = effect
         self.run = run
@@ -67,7 +68,7 @@ class Plane:
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def start(self, host: "PeerHost", effect: StartRun) -> None:
+    def start(self, host: "PeerHost", effect: StartAttempt) -> None:
         """A peer lends its lanes and runs."""
         theatre = self._theatre
         part = self.take_part(host, effect, effect.size, theatre.random.randrange(1, 1_000_000))
@@ -87,7 +88,7 @@ class Plane:
         if theatre.random.random() < theatre.plan.run_failure:
             theatre.scheduler.after(theatre.random.uniform(0.0, theatre.plan.run_s), self.end, part, "bad segment", ())
 
-    def take_part(self, host: "PeerHost", effect: StartRun | StartExchange, size: int, value: int) -> Part:
+    def take_part(self, host: "PeerHost", effect: StartAttempt | StartExchange, size: int, value: int) -> Part:
         """A peer takes part in an attempt."""
         run = self._runs.setdefault(effect.attempt, Run(effect.attempt, size))
         part = Part(host, effect, run, value)
@@ -97,7 +98,7 @@ class Plane:
         self._parts[host.name, effect.attempt] = part
         return part
 
-    def abort(self, host: "PeerHost", effect: AbortRun) -> None:
+    def abort(self, host: "PeerHost", effect: AbortAttempt) -> None:
         """A peer wants its run to stop; success may still win the race."""
         part = self._parts[host.name, effect.attempt]
         self._theatre.scheduler.after(self._theatre.random.uniform(0.0, 0.05), self._stop, part)
@@ -188,7 +189,7 @@ class Plane:
             else:
                 returned(end, bool(cause) and self._theatre.random.random() < 0.5)
         self._theatre.audience.tell("run_ended", part)
-        part.host.handle(RunEnded(part.effect.tag, part.effect.attempt, cause, broken))
+        part.host.handle(AttemptEnded(part.effect.tag, part.effect.attempt, cause, broken))
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 

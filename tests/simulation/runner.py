@@ -13,7 +13,7 @@ from msgspec import Struct
 from tests.simulation.plan import draw
 from tests.simulation.theatre import Theatre
 from tests.simulation.trace import Trace
-from tests.simulation.violation import Curtain, Violation
+from tests.simulation.violation import Violation
 
 SEEDS_FILE = Path(__file__).parent / "seeds.txt"
 
@@ -22,16 +22,18 @@ CHUNK = 25
 
 
 class Verdict(Struct, frozen=True):
-    """How a seed went; `failure` is empty if well."""
+    """How a seed or an aimed schedule went; `failure` is empty if well."""
 
-    seed: int
+    name: str
     checker: str
+    """The one that noticed; empty if all is well, or if it was none: a core that raises is a finding, too."""
     failure: str
     digest: str
     events: int
 
     def __str__(self) -> str:
-        return f"seed {self.seed}: {self.failure}\n  replay: python -m tests.simulation --seed {self.seed} --trace"
+        replay = "tests.simulation.aimed --schedule" if "/" in self.name else "tests.simulation --seed"
+        return f"{self.name}: {self.failure}\n  replay: python -m {replay} {self.name} --trace"
 
 
 def play(seed: int, show: Callable[[str], object] | None = None) -> Verdict:
@@ -41,17 +43,20 @@ def play(seed: int, show: Callable[[str], object] | None = None) -> Verdict:
     theatre = Theatre(draw(random), random, trace)
     if show is not None:
         show(f"seed {seed}: {theatre.plan}")
+    return verdict_of(str(seed), theatre, theatre.play)
+
+
+def verdict_of(name: str, theatre: Theatre, play: Callable[[], object]) -> Verdict:
+    """Play, and say how it went."""
     checker = failure = ""
     try:
-        theatre.play()
+        play()
     except Violation as violation:
         checker, failure = violation.checker, str(violation)
-    except Curtain:
-        pass
     except Exception as error:
         # A core that raises is a finding like any other; the trace of the error tells where.
-        checker, failure = type(error).__name__, "".join(traceback.format_exception(error)[-4:])
-    return Verdict(seed, checker, failure, trace.digest(), theatre.scheduler.steps)
+        failure = "".join(traceback.format_exception(error)[-4:])
+    return Verdict(name, checker, failure, theatre.trace.digest(), theatre.scheduler.steps)
 
 
 def play_all(seeds: Iterable[int], jobs: int) -> Iterator[Verdict]:
@@ -82,5 +87,5 @@ def kept_seeds() -> list[int]:
 
 def summary(failures: list[Verdict]) -> str:
     """Failures by checker."""
-    counts = Counter(verdict.checker for verdict in failures)
+    counts = Counter(verdict.checker or "exception" for verdict in failures)
     return ", ".join(f"{checker}: {count}" for checker, count in counts.most_common())

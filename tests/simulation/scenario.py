@@ -1,14 +1,18 @@
 """Stories played from text files: command lines above `----`, what happened below.
 
-    peer anna [group=1] [lanes=2] [nat]     a process starts and calls connect
+    peer anna [group=1] [lanes=2] [nat] [late]    a process starts and calls connect; late: as below
     visitor vera [group=1] [nat]            a process starts and calls prefetch_shared_state
     call anna update_topology               or are_peers_pending, goodbye, sync 3, collective 0 [count=8]
     interrupt anna                          Ctrl-C in anna's last call
     done anna 0    fail anna 0              the data plane ends anna's run of tag 0
     crash anna     freeze anna    thaw anna the process is gone, stopped, continued
     crash master   restart master           so is the master's; another one starts, and knows nothing
-    standby                                 another master runs at the second address that peers know
-    cut anna [standby]    unite anna        anna cannot reach any master, or this one, until they are united
+    cut anna       unite anna               anna cannot reach the master until they are united
+    break anna                              anna's connection to the master breaks; it may dial at once
+    deafen anna                             from now on what the master sends on anna's connection does not arrive
+    late anna                               the same as break; anna gives up its next connection too, and what it sent
+                                            there arrives when the master has read newer messages of it
+    sever anna bert       lose anna bert    all lanes between the two break, or pass no bytes
     copy anna                               another process starts with all that anna is, and dials the master
     block anna bert                         anna cannot dial bert any more
     wait 10                                 let seconds pass
@@ -24,21 +28,21 @@ from random import Random
 
 from msgspec import structs
 
-from pccl.core.effects import (
-    Answer,
+from pccl.core.effects.peer_effects import Answer, Failure, StartExchange
+from pccl.core.effects.peer_events import (
     ArePeersPending,
-    Collective,
-    Failure,
+    CallCollective,
     FetchShared,
     Request,
     SayGoodbye,
-    StartExchange,
     SyncShared,
     UpdateTopology,
     WaitAccepted,
 )
-from pccl.core.messages import CollectiveSpec, Ping, Pong, Rejoined, Resumed, ToMaster, ToPeer, Waiting, Welcome, Wire
-from pccl.core.peer import PeerIdentity
+from pccl.core.fields import CollectiveSpec, Identity
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.to_master import ToMaster
+from pccl.core.messages.to_peer import Resumed, ToPeer, Waiting, Welcome, Wire
 from pccl.types import DataType, PeerId, ReduceOp, SharedStateSyncStrategy
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
@@ -56,7 +60,6 @@ DIRECTORY = Path(__file__).parent / "scenarios"
 SEPARATOR = "----\n"
 SETTLE_S = 0.5
 WAY_S = 0.005
-_PLACES = {"master": 0, "standby": 1}
 
 _CALLS: dict[str, Callable[[], Request]] = {
     "update_topology": UpdateTopology,
@@ -100,18 +103,15 @@ class Recorder(Checker):
             self.lines.append(f"{self.theatre.master.name} → {known.peer}: {told}")
 
     def master_repeats(self, known: Known, message: ToPeer) -> None:
-        again = "" if isinstance(message, Rejoined | Resumed) else " again"
+        again = "" if isinstance(message, Resumed) else " again"
         self.lines.append(f"{self.theatre.master.name} → {known.peer}{again}: {tell(message)}")
 
     def peer_sends(self, host: PeerHost, message: ToMaster) -> None:
         if not isinstance(message, Ping | Pong):
-            self.lines.append(f"{host.name} → {self._master_of(host)}: {tell(message)}")
+            self.lines.append(f"{host.name} → master: {tell(message)}")
 
     def peer_repeats(self, host: PeerHost, message: ToMaster) -> None:
-        self.lines.append(f"{host.name} → {self._master_of(host)} again: {tell(message)}")
-
-    def _master_of(self, host: PeerHost) -> str:
-        return self.theatre.masters[host.place].name
+        self.lines.append(f"{host.name} → master again: {tell(message)}")
 
     def run_started(self, part: Part) -> None:
         if isinstance(part.effect, StartExchange):
@@ -128,7 +128,7 @@ class Recorder(Checker):
 
     def call_resolved(self, host: PeerHost, call: int, answer: Answer) -> None:
         request = self._calls[host.name, call]
-        tag = f" {request.tag}" if isinstance(request, Collective) else ""
+        tag = f" {request.tag}" if isinstance(request, CallCollective) else ""
         told = f"FAILS, {answer.kind.value}: {answer.reason}" if isinstance(answer, Failure) else tell(answer)
         self.lines.append(f"{host.name}: {type(request).__name__}{tag} = {told}")
         if isinstance(request, SayGoodbye):
@@ -186,9 +186,9 @@ class Story:
         number = len(self.theatre.hosts_by_name) + 1
         address = (f"10.0.0.{number}", 40_000)
         group, lanes = int(chosen.get("group", 0)), int(chosen.get("lanes", 0))
-        identity = PeerIdentity(PeerId(name), group, *address, lanes, visits, secret=f"of {name}")
-        identity = structs.replace(identity, masters=len(self.theatre.masters))
+        identity = Identity(PeerId(name), group, *address, lanes, visits, secret=f"of {name}")
         host = self.theatre.place(PeerHost(self.theatre, identity, address, WAY_S))
+        host.gives_up_next = "late" in options
         if "nat" in options:
             self.theatre.reach.behind_nat.add(host.identity.peer)
         return host
@@ -197,7 +197,7 @@ class Story:
         host = self._host(name)
         if what == "collective":
             count = int(dict(option.split("=") for option in options[1:]).get("count", 8))
-            request: Request = Collective(int(options[0]), CollectiveSpec(count, DataType.FLOAT, ReduceOp.SUM))
+            request: Request = CallCollective(int(options[0]), CollectiveSpec(count, DataType.FLOAT, ReduceOp.SUM))
         elif what == "sync":
             host.revision, host.word = int(options[0]), b"revision %7d" % int(options[0])
             how = SharedStateSyncStrategy.ENFORCE_POPULAR
@@ -210,6 +210,9 @@ class Story:
     def _interrupt(self, name: str) -> None:
         self._host(name).abandon(self._called[name])
 
+    def _expire(self, name: str) -> None:
+        self._host(name).expire(self._called[name])
+
     def _done(self, name: str, tag: str) -> None:
         self.plane.end_run(self._host(name), int(tag), "")
 
@@ -217,24 +220,48 @@ class Story:
         self.plane.end_run(self._host(name), int(tag), "a segment is corrupt")
 
     def _crash(self, name: str) -> None:
-        if name in _PLACES:
-            self.theatre.masters[_PLACES[name]].crash()
+        if name == "master":
+            self.theatre.master.crash()
         else:
             self._host(name).crash()
 
-    def _standby(self) -> None:
-        self.theatre.add_standby()
-
     def _restart(self, name: str) -> None:
-        self.theatre.restart_master(_PLACES[name])
+        assert name == "master", "peers come once"
+        self.theatre.restart_master()
 
-    def _cut(self, name: str, master: str = "") -> None:
+    def _cut(self, name: str) -> None:
         """Its connection breaks, and it cannot make another one until they are united."""
-        host, places = self._host(name), (_PLACES[master],) if master else tuple(_PLACES.values())
+        host = self._host(name)
         host.harms.append("cut off from the master")
-        self.theatre.havoc.parted[host.identity.peer] = places
-        if host.control is not None and host.place in places:
+        self.theatre.havoc.parted[host.identity.peer] = None
+        if host.control is not None:
             host.control.cut("reset by the network")
+
+    def _break(self, name: str) -> None:
+        control = self._host(name).control
+        assert control is not None, "there is a connection"
+        control.cut("reset by the network")
+
+    def _late(self, name: str) -> None:
+        self._host(name).gives_up_next = True
+        self._break(name)
+
+    def _deafen(self, name: str) -> None:
+        control = self._host(name).control
+        assert control is not None, "there is a connection"
+        control.hold((0,))
+
+    def _sever(self, one: str, other: str) -> None:
+        for connection in self._between(one, other):
+            connection.cut("reset by the network")
+
+    def _lose(self, one: str, other: str) -> None:
+        for connection in self._between(one, other):
+            connection.vanish((0, 1))
+
+    def _between(self, one: str, other: str) -> list[Connection]:
+        self.theatre.reach.trouble(*(self._host(name).identity.peer for name in (one, other)))
+        return [end.connection for end in self._host(one).lanes.values() if end.other == other]
 
     def _unite(self, name: str) -> None:
         self.theatre.havoc.parted.pop(self._host(name).identity.peer, None)
@@ -252,10 +279,8 @@ class Story:
         there.attach(0, self._heard_by_copy, lambda cause: None)
         self.theatre.master.connected(there, "10.0.1.1")
         host = self._host(name)
-        core = host.core
-        latest = (core.epoch, core.sizes, core._absence.session, 1)
         identity = structs.replace(host.identity, secret=secret)
-        resume = core._memory.resume(identity, latest, (core._lanes, core._sync), ())
+        resume = structs.replace(host.core._resume(), me=identity, updating=False, asking=False)
         host.harms.append("copied")
         there.send(0, frame(encode(resume)))
 

@@ -14,7 +14,7 @@ from random import Random
 
 from msgspec import Struct, structs
 
-from pccl.core.effects import UpdateTopology, WaitAccepted
+from pccl.core.effects.peer_events import UpdateTopology, WaitAccepted
 from pccl.core.limits import MasterLimits
 from tests.simulation.peer_host import PeerHost
 from tests.simulation.people import Person, Script, Think, _ask, _collectives, _learn, _renew, _sync

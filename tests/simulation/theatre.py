@@ -11,7 +11,7 @@ from random import Random
 
 from msgspec import structs
 
-from pccl.core.peer import PeerIdentity
+from pccl.core.fields import Identity
 from pccl.types import PeerId
 from tests.simulation import checkers
 from tests.simulation.faults import Havoc
@@ -27,7 +27,7 @@ from tests.simulation.plane import Plane
 from tests.simulation.reach import Reach
 from tests.simulation.scheduler import Scheduler
 from tests.simulation.trace import Trace
-from tests.simulation.violation import Curtain, Violation
+from tests.simulation.violation import Violation
 
 SAMPLE_S = 2.5
 """How often the checkers look at those who wait: half of what they let pass."""
@@ -62,12 +62,8 @@ class Theatre:
         self.audience = checkers.Audience([checker(self) for checker in (*checkers.ALL, *onlookers)])
         self._connections = 0
         self._masters_made = 0
-        self.masters: dict[int, MasterHost] = {}
-        """By place: the one that runs there, or ran there last."""
-        self.master = self._make_master(0)
-        """The one that leads, or the last that did; where that one is gone, any other."""
-        if plan.standby:
-            self.add_standby()
+        self.master = self._make_master()
+        """The one that runs, or the last that did."""
         self.master_for_good = False
         """There will be no other master."""
         self.power_lost_at = -inf
@@ -76,6 +72,8 @@ class Theatre:
         """When."""
         self.begun_anew = False
         """A run has begun while somebody of an earlier one was out of reach."""
+        self.conspiracy = plan.hostile > 1 and Random(random.getstate()[1][0] + 1).random() < 0.5
+        """The hostile peers come first, and tell the master of a run that never was. Drawn aside, as in `plan.draw`."""
         self.master_paused = False
         """A master has stood still."""
         self.peers: dict[PeerId, PeerHost] = {}
@@ -83,6 +81,7 @@ class Theatre:
         self.hosts_by_name: dict[str, PeerHost] = {}
         self._controls: dict[int, tuple[PeerHost, Connection]] = {}
         """Control connections by number, and who dialled them."""
+        self._numbers: dict[Connection, int] = {}
         self.faults_done = 0
         self.computing_s = 0.0
         """Time in which at least one person computed."""
@@ -103,7 +102,8 @@ class Theatre:
         for _ in range(self.plan.visitors):
             self.scheduler.after(self.random.uniform(2.0, self.plan.safety_s), self._enter_visitor)
         for _ in range(self.plan.hostile):
-            self.scheduler.after(self.random.choice((0.0, 2.0, 30.0)) * self.random.random(), self._enter_hostile)
+            delay_s = self.random.choice((0.0, 2.0, 30.0)) * self.random.random()
+            self.scheduler.after(0.0 if self.conspiracy else delay_s, self._enter_hostile)
         self.havoc.start()
         self.scheduler.run(self.plan.safety_s, lambda: self.scheduler.steps > STEPS_MAX)
         if self.plan.master_crashes:
@@ -111,8 +111,7 @@ class Theatre:
             leader = self.master
             leader.dies_after = self.random.randrange(4)
             self.scheduler.run(self.scheduler.now + 5.0, lambda: leader.gone)
-            for master in self.masters.values():
-                master.crash()
+            self.master.crash()
         self._enter_late()
         self._line("HEAL", "no more faults")
         self.acting = False
@@ -203,16 +202,13 @@ class Theatre:
             return
         self.place(HostileHost(self, *self._identity("h", None), self._distance()))
 
-    def _identity(self, kind: str, address: tuple[str, int] | None) -> tuple[PeerIdentity, tuple[str, int]]:
+    def _identity(self, kind: str, address: tuple[str, int] | None) -> tuple[Identity, tuple[str, int]]:
         number = len(self.hosts_by_name) + 1
         peer = PeerId(f"{self.random.randrange(256):02x}-{kind}{number:04d}" + "0" * 24)
         group = self.random.randrange(self.plan.groups)
         host, port = address or (f"10.0.{number // 256}.{number % 256}", 40_000)
         announced = host if self.random.random() < 0.5 else ""
-        masters = 2 if self.plan.standby else 1
-        identity = PeerIdentity(
-            peer, group, announced, port, self.plan.lanes[group], masters=masters, secret=f"of {peer}"
-        )
+        identity = Identity(peer, group, announced, port, self.plan.lanes[group], secret=f"of {peer}")
         return identity, (host, port)
 
     def _distance(self) -> float:
@@ -227,28 +223,29 @@ class Theatre:
         """Start a peer's process, which dials the master."""
         self.peers[host.identity.peer] = self.hosts_by_name[host.name] = host
         self.reach.listen(host)
-        self.dial_master(host, 0, 2.0)
+        self.dial_master(host, 2.0)
         return host
 
-    def dial_master(self, host: PeerHost, place: int, timeout_s: float) -> None:
-        """A peer dials the master at one of its addresses."""
+    def dial_master(self, host: PeerHost, timeout_s: float) -> None:
+        """A peer dials the master."""
         way_s = self.network.delay(2 * host.distance_s)
-        parted = place in self.havoc.parted.get(host.identity.peer, ())
-        if parted or (self.masters[place].gone and self.random.random() < 0.3):
+        if host.identity.peer in self.havoc.parted or (self.master.gone and self.random.random() < 0.3):
             way_s = timeout_s  # Nobody answers, not even with a refusal.
-        self.scheduler.after(way_s, self._connect, host, place, (host.dials, timeout_s))
+        self.scheduler.after(way_s, self._connect, host, host.dials, timeout_s)
 
-    def _connect(self, host: PeerHost, place: int, dialled: tuple[int, float]) -> None:
-        dial, timeout_s = dialled
+    def _connect(self, host: PeerHost, dial: int, timeout_s: float) -> None:
         if host.gone or host.dials != dial:
             return
-        master = self.masters[place]
-        if master.gone or place in self.havoc.parted.get(host.identity.peer, ()):
-            host.connected(None, place)
+        master = self.master
+        if master.gone or host.identity.peer in self.havoc.parted:
+            host.connected(None)
             return
         connection = Connection(self.network, host.distance_s)
-        self._controls[master.connected(connection, host.address[0])] = host, connection
-        host.connected(connection, place)
+        number = self._numbers[connection] = master.connected(connection, host.address[0])
+        self._controls[number] = host, connection
+        host.connected(connection)
+        if host.gives_up_next:
+            self.havoc.delay(host, connection)
         # The kernel answers for a master that stands still; its preamble comes only when it runs.
         master.post(self.scheduler.after, host.distance_s, connection.greet)
         self.scheduler.after(timeout_s, host.miss_greeting, connection)
@@ -258,25 +255,11 @@ class Theatre:
         self._connections += 1
         return self._connections
 
-    def _make_master(self, place: int) -> MasterHost:
-        self.masters[place] = master = MasterHost(self, self._masters_made, place)
+    def _make_master(self) -> MasterHost:
+        master = MasterHost(self, self._masters_made)
         self._masters_made += 1
+        self.ledger.known = master.known
         return master
-
-    def add_standby(self) -> None:
-        """Another master runs at the second address that peers know."""
-        self._make_master(1)
-
-    def lead(self, master: MasterHost) -> None:
-        """A master has a roster: its own already, or one that it takes over now."""
-        if master is self.master:
-            return
-        if self.master.leads:
-            if self._excuses_two_runs():
-                raise Curtain
-            raise Violation("one leader", f"the {master.name} leads a run beside that of the {self.master.name}")
-        self._line(master.name, "leads from now on")
-        self.master = master
 
     def run_begins(self) -> None:
         """A master has let newcomers in, and had nobody on its roster."""
@@ -287,8 +270,8 @@ class Theatre:
         self.begun_anew = self.begun_anew or bool(left)
 
     def _excuses_two_runs(self) -> bool:
-        """No master knows of the others. Newcomers who find a run nowhere begin one; and those whom a master has lost,
-        all at once, or who noticed late that its machine was gone, come back after that. A hostile peer just begins."""
+        """Newcomers who find no run begin one; and those whom a master has lost, all at once, or who noticed late that
+        its machine was gone, come back after that. A hostile peer just begins."""
         if self.plan.hostile or self.begun_anew or self.scheduler.now - self.power_lost_at < 2 * NOTICED_S:
             return True
         return all(host.harms for host in self.peers.values() if host.core.accepted)
@@ -297,32 +280,35 @@ class Theatre:
         """A master has crashed."""
         self._line(master.name, "the process has crashed")
         master.known.clear()
-        if master is self.master:
-            self.ledger.forget_outcomes()
-            self.master = next((other for other in self.masters.values() if not other.gone), master)
-            self.ledger.known = self.master.known
+        self.ledger.forget_outcomes()
         self.master_crashes.append(self.scheduler.now)
         for host in self.peers.values():
             if host.frozen or host.identity.peer in self.havoc.parted:
                 host.harms.append("out of reach when the master crashed")
         if self.havoc.on and self.plan.faults:
-            self.scheduler.after(self.random.choice((0.05, 0.5, 2.0, 8.0, 20.0)), self.restart_master, master.place)
+            self.scheduler.after(self.random.choice((0.05, 0.5, 2.0, 8.0, 20.0)), self.restart_master)
 
-    def restart_master(self, place: int) -> None:
+    def restart_master(self) -> None:
         """Another master where one was lost, with nothing but what peers tell it."""
-        if not self.masters[place].gone or self.master_for_good:
+        if not self.master.gone or self.master_for_good:
             return
-        another = self._make_master(place)
-        if self.master.gone:
-            self.master = another
-            self.ledger.known = another.known
-        self._line(another.name, "another one starts")
+        self.master = self._make_master()
+        self._line(self.master.name, "another one starts")
         self.faults_done += 1
 
     def host_of(self, known: Known) -> PeerHost | None:
         """Who really is at the other end of a control connection, as long as that process runs."""
-        host, _ = self._controls.get(known.connection, (None, None))
+        host = self.process_of(known)
         return None if host is None or host.gone else host
+
+    def process_of(self, known: Known) -> PeerHost | None:
+        """Who dialled a control connection, gone or not; None for a copy, of which there is no process."""
+        host, _ = self._controls.get(known.connection, (None, None))
+        return host
+
+    def number_of(self, host: PeerHost) -> int | None:
+        """The number of the control connection that a peer uses."""
+        return None if host.control is None else self._numbers.get(host.control)
 
     def given_up(self, known: Known) -> bool:
         """Whether the process at the other end listens to a later control connection, or to none."""
@@ -359,10 +345,8 @@ class Theatre:
         self.scheduler.after(SAMPLE_S, self._sample)
 
     def wait_bound_s(self) -> float:
-        """The plan's, and the time that peers look for another master: where there may be one they do so, too, when too
-        few of them come back to one that has lost all, and newcomers wait with them."""
-        searches = bool(self.master_crashes) or self.plan.standby
-        searching_s = self.plan.peer_limits.master_timeout_s if searches else 0.0
+        """The plan's, and the time that peers look for another master."""
+        searching_s = self.plan.peer_limits.master_timeout_s if self.master_crashes else 0.0
         return self.plan.wait_bound_s + searching_s
 
     def explain(self) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ waited for so long, and whoever is to serve one must have been put in step with 
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import AbortTransfer, StartTransfer, TransferEnded
+from pccl.core.effects.peer_effects import AbortTransfer, StartTransfer
+from pccl.core.effects.peer_events import TransferEnded
 from tests.simulation import lanes
 from tests.simulation.lanes import LaneEnd, LaneKey, returned
 from tests.simulation.plane import NO_PROGRESS_S
@@ -166,9 +167,18 @@ def _decline(host: "PeerHost", effect: StartTransfer) -> None:
 
 def withdraw(host: "PeerHost") -> None:
     """The call was interrupted: what works on its state ends. Visitors read another one's."""
-    for attempt, transfer in list(host.transfers.items()):
-        if transfer.effect.pull or not transfer.effect.visit:
-            abort(host, AbortTransfer(attempt))
+    for attempt in _of_call(host):
+        abort(host, AbortTransfer(attempt))
+
+
+def works_on_state(host: "PeerHost") -> bool:
+    """The transfer of its last call has not ended."""
+    return bool(_of_call(host))
+
+
+def _of_call(host: "PeerHost") -> list[int]:
+    effects = [transfer.effect for transfer in host.transfers.values()]
+    return [effect.attempt for effect in effects if effect.pull or not effect.visit]
 
 
 def abort(host: "PeerHost", effect: AbortTransfer) -> None:

@@ -11,7 +11,3 @@ class Violation(Exception):
 
     def __reduce__(self) -> tuple[type["Violation"], tuple[str, str]]:
         return (Violation, (self.checker, self.what))
-
-
-class Curtain(Exception):
-    """Something happened that the protocol does not claim to prevent, and what follows cannot be judged."""

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from pccl.dataplane import agenda
+from pccl.dataplane.state import agenda
 from tests.state.rig import Rig
 
 

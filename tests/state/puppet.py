@@ -7,6 +7,8 @@ import threading
 
 import numpy as np
 
+from tests.patience import HANG_S
+
 MANIFEST, CHUNK = 1, 2
 CHUNK_BYTES = 4 << 20
 HEADER = struct.Struct("<8sIIII")
@@ -33,7 +35,7 @@ class Puppet:
         self._thread.start()
 
     def join(self):
-        self._thread.join(60)
+        self._thread.join(HANG_S)
         assert not self._thread.is_alive()
 
     def _serve(self):

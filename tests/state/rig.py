@@ -8,16 +8,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pccl.dataplane.agenda import Goal
-from pccl.dataplane.arithmetic import STORED
-from pccl.dataplane.buffers import Tensor
-from pccl.dataplane.manifest import Entry, Holding, take_manifest
-from pccl.dataplane.pulling import Pulling
-from pccl.dataplane.serving import Rate, Serving
+from pccl.dataplane.ring.arithmetic import STORED
+from pccl.dataplane.state.agenda import Goal
+from pccl.dataplane.state.manifest import Entry, Holding, take_manifest
+from pccl.dataplane.state.pulling import Pulling
+from pccl.dataplane.state.serving import Rate, Serving
+from pccl.dataplane.tensors.buffers import Tensor
 from pccl.types import DataType
 from tests.native.rings import connection
+from tests.patience import HANG_S
 
-WAIT_S = 60.0
+WAIT_S = HANG_S
 STALL_S = 30.0
 
 

@@ -1,8 +1,8 @@
 """The queue of a pull, without any lane: shares, windows, what a lost lane owed, and the source of free entries."""
 
-from pccl.dataplane.agenda import REQUESTS_MAX, SECOND_REQUEST_S, WINDOW_BYTES, Agenda, Asked, Goal
-from pccl.dataplane.digests import CHUNK_BYTES, chunks
-from pccl.dataplane.manifest import Chunk, Described, Manifest
+from pccl.dataplane.state.agenda import REQUESTS_MAX, SECOND_REQUEST_S, WINDOW_BYTES, Agenda, Asked, Goal
+from pccl.dataplane.state.digests import CHUNK_BYTES, chunks
+from pccl.dataplane.state.manifest import Chunk, Described, Manifest
 from pccl.types import DataType
 
 

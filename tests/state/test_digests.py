@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import xxhash
 
-from pccl.dataplane import digests
-from pccl.dataplane.buffers import tensor
-from pccl.dataplane.digests import CHUNK_BYTES, chunk_bytes, chunks, content_digests, differing, digest_at
+from pccl.dataplane.state import digests
+from pccl.dataplane.state.digests import CHUNK_BYTES, chunk_bytes, chunks, content_digests, differing, digest_at
+from pccl.dataplane.tensors.buffers import tensor
 from pccl.types import DataType
 from tests.state.rig import random_content
 

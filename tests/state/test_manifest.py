@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pccl.dataplane import manifest as module
-from pccl.dataplane.digests import CHUNK_BYTES
-from pccl.dataplane.manifest import BadManifest, Described, Manifest, decode, difference, take_manifest
+from pccl.dataplane.state import manifest as module
+from pccl.dataplane.state.digests import CHUNK_BYTES
+from pccl.dataplane.state.manifest import BadManifest, Described, Manifest, decode, difference, take_manifest
 from pccl.errors import UsageError
 from pccl.types import DataType
 from tests.state.rig import Content, copied, holding, random_content

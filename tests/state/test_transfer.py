@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from pccl.dataplane.buffers import Tensor
-from pccl.dataplane.digests import CHUNK_BYTES, DIGEST_BYTES, chunks, digest
-from pccl.dataplane.manifest import Chunk, Described, Entry, Holding, Manifest, difference
-from pccl.dataplane.serving import ASKED_MAX, REQUEST_BYTES
-from pccl.dataplane.transfer import Header, Kind
+from pccl.dataplane.state.digests import CHUNK_BYTES, DIGEST_BYTES, chunks, digest
+from pccl.dataplane.state.manifest import Chunk, Described, Entry, Holding, Manifest, difference
+from pccl.dataplane.state.serving import ASKED_MAX, REQUEST_BYTES
+from pccl.dataplane.state.transfer import Header, Kind
+from pccl.dataplane.tensors.buffers import Tensor
 from pccl.types import DataType
 from tests.state.puppet import Puppet
 from tests.state.rig import Content, blank, copied, equal, goal, holding, random_content

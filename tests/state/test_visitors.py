@@ -3,10 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from pccl.dataplane import serving
-from pccl.dataplane.segments import Header as Segment
-from pccl.dataplane.serving import PORTION_BYTES, REQUEST_BYTES, Rate
-from pccl.dataplane.transfer import Lane, LaneBroke
+from pccl.dataplane.ring.segments import Header as Segment
+from pccl.dataplane.state import serving
+from pccl.dataplane.state.serving import PORTION_BYTES, REQUEST_BYTES, Rate
+from pccl.dataplane.state.transfer import Lane, LaneBroke
 from tests.state.puppet import CHUNK, MANIFEST, Puppet, header
 from tests.state.rig import blank, copied, equal, goal, holding, random_content
 
@@ -30,7 +30,7 @@ def test_a_visitor_cannot_send_segments_without_end(rig):
     made.near[0][0].sendall(Segment(5, 3, 1, 0, 8, 0, 77).sealed().pack() + bytes(8))
     _, end = made.serve(0, holding([random_content("a", 300, 1)]), rate_bytes_s=RATE_BYTES_S)
     report = end.wait()
-    assert report.dropped == ((0, "what came is no message of a state transfer"),)
+    assert report.dropped == ((0, "the bytes received are not a message of a state transfer"),)
 
 
 class Trickle:

@@ -1,6 +1,7 @@
 """How the public API is used, as type checkers see it: `test_typing.py` has both read it, nothing runs it."""
 
 import array
+import enum
 from typing import assert_type
 
 import numpy as np
@@ -54,6 +55,18 @@ def calm(gradients: list[np.ndarray[tuple[int], np.dtype[np.float32]]]) -> None:
         comm.update_topology()
         assert_type(comm.ring, tuple[PeerId, ...])
         assert_type(comm.rank, int)
+
+
+class Theirs(enum.Enum):
+    """Operations of another library."""
+
+    MIN = "smallest"
+
+
+def foreign(comm: Communicator) -> None:
+    assert_type(comm.all_reduce(bytearray(3), op=Theirs.MIN), ReduceInfo)
+    assert_type(comm.all_reduce(bytearray(3), op=4), ReduceInfo)
+    assert_type(comm.reduce_scatter(bytearray(3), op=Theirs.MIN), Shares)
 
 
 def told(info: ReduceInfo) -> None:

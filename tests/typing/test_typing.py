@@ -8,13 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.patience import HANG_S
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
 
 def read(*command):
     process = subprocess.run(
-        [sys.executable, "-m", *command], cwd=HERE, capture_output=True, text=True, timeout=110, check=False
+        [sys.executable, "-m", *command], cwd=HERE, capture_output=True, text=True, timeout=2 * HANG_S, check=False
     )
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout

@@ -5,6 +5,16 @@ import types
 import numpy as np
 
 
+class Storage:
+    """What a tensor's memory is kept by."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def nbytes(self):
+        return self.values.nbytes
+
+
 class HostTensor:
     """Its copy on the CPU."""
 
@@ -17,7 +27,13 @@ class HostTensor:
         return self.values.ctypes.data
 
     def untyped_storage(self):
-        return self.values
+        return Storage(self.values)
+
+    def storage_offset(self):
+        return 0
+
+    def element_size(self):
+        return self.values.itemsize
 
     def numel(self):
         return self.values.size

@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 
-from pccl.core.effects import AcceptLane, Dial, LaneDialled, LaneOffered
-from pccl.core.messages import LaneHello
+from pccl.core.effects.peer_effects import AcceptLane, Dial
+from pccl.core.effects.peer_events import LaneDialled, LaneOffered
+from pccl.core.messages.lanes import LaneHello
 from pccl.net.bounds import Bounds
 from pccl.net.driver import Driver
 from pccl.net.lanes import Lanes
+from tests.patience import HANG_S
 
-PATIENCE_S = 10.0
+PATIENCE_S = HANG_S
 
 
 def run(work):
@@ -39,6 +41,9 @@ class ScriptedCore:
         self.events.append(event)
         self.times.append(now)
         return self.answer(event)
+
+    def contain(self, event, now):
+        raise AssertionError(f"it raised at {event}")
 
     def next_deadline(self):
         return self.deadline

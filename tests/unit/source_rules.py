@@ -4,55 +4,17 @@ Owns the rules and their tables. Must not know where the sources lie: `test_sour
 """
 
 import ast
-import io
-import re
-import tokenize
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import PurePosixPath
 
-
-@dataclass(frozen=True)
-class Source:
-    """One Python file. The path is relative to the repository, such as `src/pccl/core/master.py`."""
-
-    path: PurePosixPath
-    text: str
-    tree: ast.Module
-
-    @classmethod
-    def parse(cls, path: str, text: str) -> "Source":
-        return cls(PurePosixPath(path), text, ast.parse(text, filename=path))
-
-    @property
-    def module(self) -> tuple[str, ...]:
-        """Names below `pccl`: ("core", "master"). Empty for the package itself and for files outside `src/pccl/`."""
-        if self.path.parts[:2] != ("src", "pccl"):
-            return ()
-        names = self.path.with_suffix("").parts[2:]
-        return names[:-1] if names[-1] == "__init__" else names
-
-    @property
-    def in_package(self) -> bool:
-        return self.path.parts[:2] == ("src", "pccl")
-
-    @property
-    def in_core(self) -> bool:
-        return self.module[:1] == ("core",)
-
-    def at(self, node: ast.AST, sentence: str) -> str:
-        return f"{self.path}:{getattr(node, 'lineno', 1)}: {sentence}"
-
+from tests.unit.source_file import Source
+from tests.unit.source_words import words
 
 Rule = Callable[[Source], Iterator[str]]
 
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _SETTINGS = ("types", "core.limits", "errors")
-_BELOW_NET = ("types", "codec", "core", "errors", "config", "environment", "wire", "dataplane")
-
-_CALLS = ("descriptors", "feedback", "transaction", "orders", "membership", "work", "shares", "shared_state")
-"""What the communicator is made of."""
+_BELOW_NET = ("types", "codec", "core", "errors", "config", "environment", "wire", "security", "dataplane")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "types": (),
@@ -62,25 +24,24 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "config": _SETTINGS,
     "environment": (*_SETTINGS, "config"),
     "wire": ("types", "core", "errors"),
+    "security": ("types", "core", "errors", "config", "wire"),
     "dataplane": ("types", "codec", "core", "errors"),
-    "net": _BELOW_NET,
-    "cuda": (),
-    "descriptors": ("types", "codec", "errors", "dataplane"),
-    "feedback": ("types", "codec", "errors", "dataplane"),
-    "transaction": ("types", "core", "errors", "dataplane"),
-    "orders": ("types", "codec", "core", "errors", "dataplane", "descriptors", "feedback", "transaction"),
-    "membership": (*_BELOW_NET, "net", "transaction"),
-    "work": ("types", "errors", "transaction"),
-    "shares": ("types", "errors", "dataplane", "transaction", "work"),
-    "shared_state": ("types", "errors", "dataplane", "training.state"),
-    "communicator": (*_BELOW_NET, "net", *_CALLS),
-    "master_node": (*_BELOW_NET, "net"),
-    "": (*_BELOW_NET, "net", *_CALLS, "communicator", "master_node", "cuda"),
-    "training": (*_BELOW_NET, "net", "communicator", ""),
-    "cli": (*_BELOW_NET, "net", "communicator", ""),
+    "solver": ("types",),
+    "net": (*_BELOW_NET, "solver"),
+    "arguments": ("types", "errors"),
+    "compat": ("arguments", "types", "codec", "errors", "dataplane"),
+    "api": (*_BELOW_NET, "arguments", "net", "compat", "training.state"),
+    "": (*_BELOW_NET, "net", "compat", "api"),
+    "training": ("types", "errors", ""),
+    "integrations": ("types", "errors", "training", ""),
+    "views": ("types", "errors", "config", "core.status", ""),
+    "cli": (*_BELOW_NET, "net", "api", "views", ""),
 }
-"""Who may import whom inside the package: `types ← core ← wire ← net ← communicator ← training, cli`, `dataplane`
-beside `wire`. A name with a dot grants that module only; the empty name is the package itself: its public names."""
+"""What each part may import inside the package: `types ← core ← wire ← security ← net ← api ← training, views,
+integrations, cli`, `dataplane` beside `wire`. A name with a dot grants that module only; the empty name is the package
+itself: its public names. Parts that are still to come stand here already, so that adding them loosens nothing: training
+and integrations use the public API, views read `core.status` and decide nothing, no part imports an integration, and
+what a connection must prove is known to `net/` through `security/` alone."""
 
 CORE_MAY_IMPORT = {
     "__future__",
@@ -141,15 +102,33 @@ def import_direction(source: Source) -> Iterator[str]:
             yield source.at(node, f"{own or 'pccl'!r} must not import {name!r}")
 
 
+ONLY_IMPORTER = {
+    "torch": "training",
+    "ray": "integrations",
+    "transformers": "integrations",
+    "accelerate": "integrations",
+    "lightning": "integrations",
+    "pytorch_lightning": "integrations",
+    "ssl": "security",
+    "cryptography": "security",
+}
+"""Libraries that one folder alone may import: `import pccl` must never load them, and what a certificate or a proof is
+shall be decided in one place."""
+
+
 def single_importers(source: Source) -> Iterator[str]:
-    """The native part has one door, and importing `pccl` must never load torch."""
+    """The native part has one door, and so have large libraries; our own tools have none."""
     if not source.in_package:
         return
     for node, name in imported_modules(source):
         if "_native" in name.split(".") and source.module != ("dataplane", "native"):
             yield source.at(node, "only dataplane/native.py imports _native")
-        if name.split(".")[0] == "torch" and source.module[:1] != ("training",):
-            yield source.at(node, "only training/ imports torch")
+        library = name.split(".")[0]
+        if library in ("tests", "bench"):
+            yield source.at(node, f"{library}/ is not in the wheel: the package must not import it")
+        folder = ONLY_IMPORTER.get(library)
+        if folder is not None and source.module[:1] != (folder,):
+            yield source.at(node, f"only {folder}/ imports {library}")
 
 
 def no_pickle(source: Source) -> Iterator[str]:
@@ -254,94 +233,20 @@ def _is_set(node: ast.expr, names: set[str]) -> bool:
     return False
 
 
-# ── words ────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-SAY_INSTEAD = {
-    "coordinator": "master",
-    "client": "peer",
-    "node": "peer",
-    "worker": "peer",
-    "replica": "peer",
-    "world": "roster or group",
-    "team": "group",
-    "generation": "epoch",
-    "channel": "lane",
-    "consensus request": "vote",
-    "comms op": "collective",
-    "seq nr": "attempt",
-    "piece": "chunk or segment",
-    "checksum": "digest",
-    "iteration": "round or step",
-}
-"""Words that have one in our vocabulary, and that nothing forces on us.
-
-Left out on purpose. Forced by Python or its libraries: server and stream (asyncio), cancel (asyncio and futures), block
-(blocking calls), action and command (argparse), status (exit status). Forced by PCCL's names: pending, result code.
-Plain English that a reader would miss: left, right, term, drop, registered."""
-
-PUBLIC_NAMES_OF_PCCL = (
-    "LARGEST_PEER_GROUP_WORLD_SIZE",
-    "GLOBAL_WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "local_world_size",
-    "world_size",
-    "MasterNode",
-)
-"""Scripts written for PCCL use these; they stay."""
-
-_PUBLIC = re.compile("|".join(rf"\b{name}\b" for name in PUBLIC_NAMES_OF_PCCL))
-_BANNED = re.compile("|".join(rf"\b{word}s?\b" for word in SAY_INSTEAD))
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-def words(source: Source) -> Iterator[str]:
-    """One word per concept, in the names we give, in strings and in comments."""
-    if not source.in_package:
-        return
-    for line, text in [*_names_given(source.tree), *_strings(source.tree), *_comments(source.text)]:
-        plain = _CAMEL.sub(" ", _PUBLIC.sub(" ", text)).replace("_", " ").lower()
-        for found in _BANNED.finditer(plain):
-            word = found.group().removesuffix("s")
-            yield f"{source.path}:{line}: say {SAY_INSTEAD[word]!r}, not {word!r} (in {text.strip()[:60]!r})"
-
-
-def _names_given(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Names where we choose them. Where they are only used they may be somebody else's, such as `asyncio.Server`."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                yield node.lineno, name
-            case ast.arg(arg=name):
-                yield node.lineno, name
-            case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
-                yield node.lineno, name
-            case ast.alias(asname=str(name)):
-                yield node.lineno, name
-            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.ExceptHandler(name=str(name)):
-                yield node.lineno, name
-
-
-def _strings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.lineno, node.value
-
-
-def _comments(text: str) -> Iterator[tuple[int, str]]:
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT:
-            yield token.start[0], token.string
-
-
 # ── shape ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 500
-CORE_LINES_MAX = 4400
-"""Hard limits, some way above what we aim at (40, 300, 2,000): they stop growth, nothing more. In `core/` lines
-of code count: a limit that counted docstrings too would be a limit on explaining. More than a
-thousand of them are the way back to a master: to one that knows nothing, what peers remember and tell and how all that
-was open is settled; to the same one, what is said again."""
+FILE_LINES_MAX = 400
+FILES_LONGER = {
+    "tests/simulation/mutants.py": 450,
+    "tests/e2e/test_api_collectives.py": 450,
+    "tests/unit/test_reunion.py": 420,
+}
+"""Files that are still longer, with limits of their own. No other one is added."""
+CORE_LINES_MAX = 4750
+"""Hard limits, some way above what we aim at (40, 300, 4,160): they stop growth, nothing more. In `core/` lines of code
+count: a limit that counted docstrings too would be a limit on explaining. One in nine of them is an import, and more
+than a thousand are the way back to a master (docs/recovery.md)."""
 
 
 def docstring(source: Source) -> Iterator[str]:
@@ -352,8 +257,9 @@ def docstring(source: Source) -> Iterator[str]:
 
 def sizes(source: Source) -> Iterator[str]:
     lines = len(source.text.splitlines())
-    if lines > FILE_LINES_MAX:
-        yield f"{source.path}:1: {lines} lines in a file, the limit is {FILE_LINES_MAX}"
+    limit = FILES_LONGER.get(str(source.path), FILE_LINES_MAX)
+    if lines > limit:
+        yield f"{source.path}:1: {lines} lines in a file, the limit is {limit}"
     for node in ast.walk(source.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -382,6 +288,22 @@ def no_sleep_in_tests(source: Source) -> Iterator[str]:
                 yield source.at(node, "tests wait for events, not for time to pass")
 
 
+_PUBLIC_UNDERSCORES = {"_replace", "_asdict", "_exit"}
+"""Documented in spite of their names: of named tuples, and of `os`."""
+
+
+def stress_stays_outside(source: Source) -> Iterator[str]:
+    """The stress tool sees the library as any other program can: no private attribute of another object."""
+    if source.path.parts[:2] != ("tests", "stress") or source.path.name.startswith("test_"):
+        return
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Attribute(attr=name, value=value) if name.startswith("_") and not name.endswith("__"):
+                ours = isinstance(value, ast.Name) and value.id in ("self", "cls")
+                if not ours and name not in _PUBLIC_UNDERSCORES:
+                    yield source.at(node, f"{ast.unparse(node)!r} is private: find a public way, or make one")
+
+
 RULES: tuple[Rule, ...] = (
     import_direction,
     single_importers,
@@ -394,6 +316,7 @@ RULES: tuple[Rule, ...] = (
     sizes,
     no_swallowed_failure,
     no_sleep_in_tests,
+    stress_stays_outside,
 )
 
 

@@ -1,6 +1,7 @@
 """A ballot counts, forgets the dead and says whom it waits for."""
 
-from pccl.core.ballot import NAMES_MAX, Ballot, names
+from pccl.core.rules.ballot import Ballot
+from pccl.core.text import NAMES_MAX, names
 from pccl.types import PeerId
 
 A, B, C = (PeerId(letter * 32) for letter in "abc")

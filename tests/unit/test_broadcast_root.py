@@ -3,23 +3,15 @@
 import pytest
 from msgspec.structs import replace
 
-from pccl.core.effects import Collective, Received, Send
+from pccl.core.effects.master import Received, Send
+from pccl.core.effects.peer_events import CallCollective
+from pccl.core.fields import CollectiveSpec, Identity
 from pccl.core.limits import MasterLimits
-from pccl.core.master import Master
-from pccl.core.messages import (
-    CollectiveSpec,
-    Initiate,
-    Join,
-    Leave,
-    LinkDown,
-    LinkUp,
-    RefusedCollective,
-    Start,
-    VoteTopology,
-    Wire,
-)
-from pccl.core.runs import Runs
-from pccl.core.violation import Violation
+from pccl.core.master.master import Master
+from pccl.core.messages.to_master import Initiate, Join, Leave, LinkDown, LinkUp, VoteTopology
+from pccl.core.messages.to_peer import RefusedCollective, Start, Wire
+from pccl.core.peer.collectives import Collectives
+from pccl.core.text import Violation
 from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp
 
 CONNECTIONS = {1: "a", 2: "b", 3: "c"}
@@ -35,7 +27,7 @@ def three_joined():
     """A master that has told three peers which links to make, and these, with the connection of each end."""
     master = Master("run", MasterLimits())
     for connection, peer in CONNECTIONS.items():
-        master.handle(Received(connection, Join(peer, 0, "h", connection, 0)), 0.0)
+        master.handle(Received(connection, Join(Identity(peer, 0, "h", connection, 0))), 0.0)
     wires = messages(master.handle(Received(1, VoteTopology()), 0.0), Wire)
     return master, [(connection, link) for connection, wire in wires for link in wire.links]
 
@@ -62,13 +54,13 @@ def test_a_root_that_is_a_member_is_fine():
 
 
 def test_a_root_from_elsewhere_is_refused():
-    for root, named in (("stranger", "stranger"), ("", "nobody")):
+    for root, named in (("stranger", "stranger"), ("", "an empty id")):
         master, _ = three_accepted()
         effects = initiate(master, root)
         assert messages(effects, Start) == []
         refused = messages(effects, RefusedCollective)
         assert len(refused) == 3
-        assert f"must be in the group, and {named} is not; name one of" in refused[0][1].reason
+        assert f"must be in the group, got {named}; name one of" in refused[0][1].reason
         assert len(messages(initiate(master, "a"), Start)) == 3, "the tag is free again"
 
 
@@ -78,7 +70,7 @@ def test_a_root_that_is_lost_before_the_start_is_refused():
     assert messages(initiate(master, "c"), Start) == []
     refused = messages(master.handle(Received(3, Leave()), 0.0), RefusedCollective)
     assert len(refused) == 2
-    assert "c is not" in refused[0][1].reason
+    assert "got c; name one of a, b" in refused[0][1].reason
 
 
 class AllLanes:
@@ -90,8 +82,8 @@ class AllLanes:
 
 def started(spec):
     effects = []
-    runs = Runs(PeerId("b"), AllLanes(), effects)
-    runs.initiate(1, Collective(0, spec), (), 0)
+    runs = Collectives(PeerId("b"), AllLanes(), effects)
+    runs.initiate(1, CallCollective(0, spec), (), 0)
     runs.dispatch(Start(0, 9, 4, (0,), 64), 4, (PeerId("c"), PeerId("a"), PeerId("b")))
     return effects[-1]
 

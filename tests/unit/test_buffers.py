@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from pccl import DataType, UsageError
-from pccl.dataplane.buffers import Tensor, apart, buffers, tensor
-from pccl.dataplane.device import operands
-from pccl.dataplane.dlpack import lent
-from pccl.dataplane.staging import KEPT_MAX, Gathered, Pool
+from pccl.dataplane.tensors.buffers import Tensor, apart, buffers, tensor
+from pccl.dataplane.tensors.device import operands
+from pccl.dataplane.tensors.dlpack import lent
+from pccl.dataplane.tensors.staging import KEPT_MAX, Gathered, Pool
 from tests.unit.devices import DeviceTensor
 
 CALL = "all_reduce: send"
@@ -122,9 +122,9 @@ FROZEN.flags.writeable = False
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ([1.0], "send: a list is no tensor; pass a numpy array, a torch tensor, or anything with"),
-        ("text", "send: a str is no tensor"),
-        (np.ones((4, 4))[:, ::2], r"send: it is not contiguous; pass numpy.ascontiguousarray\(array\)"),
+        ([1.0], "send: it must be a tensor, got a list; pass a numpy array, a torch tensor, or anything"),
+        ("text", "send: it must be a tensor, got a str"),
+        (np.ones((4, 4))[:, ::2], r"send: it is not contiguous; pass copy = numpy.ascontiguousarray\(array\)"),
         (np.ones(3, ">f4"), "send: its byte order is not this machine's"),
         (np.ones(3, np.complex64), "send: elements of type complex64 cannot be reduced; these can: uint8"),
         (np.array(["a"]), "send: elements of type str"),

@@ -1,6 +1,9 @@
 """Settings: argument, then environment, then default; what is wrong is named."""
 
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -17,7 +20,7 @@ from pccl.config import (
     configure_logging,
 )
 from pccl.config import parse_address as parse
-from pccl.core import messages
+from pccl.core import fields
 from pccl.core.limits import MasterLimits, PeerLimits
 from pccl.errors import UsageError
 
@@ -62,7 +65,7 @@ def test_addresses(text, host, port):
     ],
 )
 def test_bad_addresses_are_named(text):
-    with pytest.raises(UsageError, match="address: "):
+    with pytest.raises(UsageError, match=r"^address\b.* must .*, got "):
         parse("address", text)
 
 
@@ -78,7 +81,7 @@ def test_an_announced_name_must_fit_the_message():
     for host in ("a/b", "a+b", "'"):
         with pytest.raises(UsageError, match="PCCL_ANNOUNCE"):
             peer_config(announce=host)
-    (bounds,) = [each for each in messages.Host.__metadata__ if each.pattern]
+    (bounds,) = [each for each in fields.Host.__metadata__ if each.pattern]
     assert bounds.pattern == rf"\A{ANNOUNCED_HOST.pattern}\Z"
     assert bounds.max_length == HOST_MAX
 
@@ -183,7 +186,7 @@ def test_what_visitors_may_have(monkeypatch):
 
 
 def test_an_unknown_limit_is_named():
-    with pytest.raises(UsageError, match="no setting 'dial_timeout'"):
+    with pytest.raises(UsageError, match=r"must be one of .*, got 'dial_timeout'"):
         peer_config(dial_timeout=1)
 
 
@@ -215,7 +218,39 @@ def test_the_log_levels_of_pccl_are_known(monkeypatch, logger, name):
     assert logger.isEnabledFor(logging.CRITICAL) is (name != "NONE")
 
 
+CONFIGURED = {
+    "by nobody": ["peer()"],
+    "before": ["logging.basicConfig(format=mine)", "peer()"],
+    "after": ["peer()", "logging.basicConfig(format=mine)"],
+    "between two": ["peer()", "logging.basicConfig(format=mine)", "peer()"],
+    "on our logger": ["peer()", "log.addHandler(logging.StreamHandler())", "log.handlers[-1].setFormatter(formatter)"],
+}
+
+
+@pytest.mark.parametrize("order", CONFIGURED)
+def test_each_line_is_logged_once(order):
+    """Whoever configures logging, and when: a program often does so after its imports and first objects."""
+    lines = [
+        "import logging, pccl",
+        "mine = 'mine: %(message)s'",
+        "log, formatter = logging.getLogger('pccl'), logging.Formatter(mine)",
+        "peer = lambda: pccl.Communicator('127.0.0.1:9')",
+        *CONFIGURED[order],
+        "log.info('news')",
+    ]
+    environment = {**os.environ, "PCCL_LOG_LEVEL": "INFO"}
+    command = [sys.executable, "-c", "\n".join(lines)]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr.splitlines()
+    assert len(told) == 1, told
+    assert told[0].endswith("pccl INFO news" if order == "by nobody" else "mine: news")
+
+
 def test_an_unknown_log_level_is_named(monkeypatch, logger):
     monkeypatch.setenv("PCCL_LOG_LEVEL", "LOUD")
     with pytest.raises(UsageError, match="PCCL_LOG_LEVEL"):
         configure_logging()
+
+
+def test_the_master_has_one_address():
+    with pytest.raises(UsageError, match="one name, which is looked up at every dial"):
+        peer_config("a:1,b:1")

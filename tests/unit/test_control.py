@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from pccl.net.connection import MasterEnd
-from pccl.net.control import Control
+from pccl.net.control import Addresses, Control
 from pccl.wire.framing import TO_MASTER_FRAME_MAX, Purpose, frame, preamble
 
 
@@ -15,7 +15,7 @@ class LateDialler:
     """Connects, and hands the socket out only when its other end is gone: a proxy does that in front of a port where
     nobody listens."""
 
-    async def connect(self, host, port, timeout_s):
+    async def connect(self, host, port, timeout_s, order):
         with socket.create_server(("127.0.0.1", 0)) as listener:
             dialled = socket.create_connection(listener.getsockname())
             accepted, _ = listener.accept()
@@ -29,9 +29,9 @@ class LateDialler:
 def test_an_end_that_comes_at_once_is_told(opening):
     async def dial():
         told = []
-        control = Control([("master", 1)], LateDialler(), lambda body: None, told.append)
+        control = Control(("master", 1), LateDialler(), lambda body: None, told.append)
         with pytest.raises(OSError):  # noqa: PT011 - which one is up to the kernel
-            await getattr(control, opening)(0, 5.0)
+            await getattr(control, opening)(5.0)
         assert told == []
 
     asyncio.run(dial())
@@ -61,3 +61,16 @@ def test_a_returning_peer_may_tell_all_at_once():
     end.connection_made(Transport())
     end.data_received(preamble(Purpose.CONTROL) + first + long)
     assert [len(body) for body in heard] == [6, TO_MASTER_FRAME_MAX]
+
+
+def test_the_address_that_last_answered_is_tried_first_and_a_stranger_last():
+    one, two, three = ((socket.AF_INET, (f"10.0.0.{last}", 1)) for last in (1, 2, 3))
+    addresses = Addresses()
+    assert addresses.order([one, two, three]) == [one, two, three]
+    addresses.passed_over(one[1])
+    assert addresses.order([one, two, three]) == [two, three, one]
+    assert (addresses.strange, addresses.left) == (1, 2)
+    addresses.answered(three[1])
+    assert addresses.order([one, two, three]) == [three, one, two], "what was a stranger may be our master by now"
+    addresses.passed_over(three[1])
+    assert addresses.order([two, three]) == [two, three], "its machine hangs: it takes connections and says nothing"

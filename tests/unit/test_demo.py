@@ -5,9 +5,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from pccl.cli.demo import bar, judge
-from pccl.cli.demo_model import BATCH, Model, curve
-from pccl.cli.demo_stage import Stage, StoryFailed
+from pccl.cli.demo.model import BATCH, Model, curve
+from pccl.cli.demo.stage import Stage, StoryFailed
+from pccl.cli.demo.story import bar, judge
 
 
 def half_squared_error(model, seed):

@@ -1,6 +1,6 @@
 """Calls that can never complete together are told from calls that are merely slow."""
 
-from pccl.core.divergence import OpenCall, contradicting, describe
+from pccl.core.rules.contradictions import OpenCall, contradicting, describe
 from pccl.types import PeerId
 
 A, B, C = (PeerId(letter * 32) for letter in "abc")

@@ -1,6 +1,7 @@
-"""`docs/protocol.md` says what the code says: its tables are made from the code's own.
+"""`docs/protocol.md` and `docs/recovery.md` say what the code says: their tables are made from the code's own, files
+that they name exist, and rules that the code names are there.
 
-python -m tests.unit.test_docs      writes them anew
+python -m tests.unit.test_docs      writes the tables again
 """
 
 import inspect
@@ -9,24 +10,37 @@ from enum import Enum
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from pccl.core import effects, messages
-from pccl.core.admission import MEMBER_STAGES
-from pccl.core.collectives import LIFE_STAGES
+from pccl.core.effects.master import MasterEffect, MasterEvent
+from pccl.core.effects.peer_effects import PeerEffect
+from pccl.core.effects.peer_events import PeerEvent
 from pccl.core.limits import MasterLimits, PeerLimits
-from pccl.core.peer import PEER_STAGES
-from pccl.core.runs import RUN_STAGES
-from pccl.core.syncs import SYNC_STAGES
-from pccl.core.wiring import LINK_STAGES
+from pccl.core.master.collective import COLLECTIVE_STAGES
+from pccl.core.master.link import LINK_STAGES
+from pccl.core.master.recovery.gathering import GATHERING_STAGES
+from pccl.core.master.roster import MEMBER_STAGES
+from pccl.core.master.sync import SYNC_STAGES
+from pccl.core.master.visits import VISIT_STAGES
+from pccl.core.messages.lanes import Between
+from pccl.core.messages.to_master import ToMaster
+from pccl.core.messages.to_peer import ToPeer
+from pccl.core.peer.collectives import ATTEMPT_STAGES
+from pccl.core.peer.masters import SEARCH_STAGES
+from pccl.core.peer.stages import PEER_STAGES
 
-PROTOCOL = Path(__file__).parents[2] / "docs" / "protocol.md"
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "docs" / "protocol.md", ROOT / "docs" / "recovery.md")
 STAGES: dict[str, dict[Enum, tuple[str, tuple[Enum, ...]]]] = {
     "member": MEMBER_STAGES,  # type: ignore[dict-item]
+    "gathering": GATHERING_STAGES,  # type: ignore[dict-item]
     "link": LINK_STAGES,  # type: ignore[dict-item]
-    "life": LIFE_STAGES,  # type: ignore[dict-item]
+    "collective": COLLECTIVE_STAGES,  # type: ignore[dict-item]
     "peer": PEER_STAGES,  # type: ignore[dict-item]
-    "run": RUN_STAGES,  # type: ignore[dict-item]
+    "search": SEARCH_STAGES,  # type: ignore[dict-item]
+    "attempt": ATTEMPT_STAGES,  # type: ignore[dict-item]
     "sync": SYNC_STAGES,  # type: ignore[dict-item]
+    "visit": VISIT_STAGES,  # type: ignore[dict-item]
 }
 
 
@@ -59,29 +73,76 @@ def limit_table(*limits: type[msgspec.Struct]) -> str:
 
 def tables() -> dict[str, str]:
     made = {f"stages-{name}": stage_table(stages) for name, stages in STAGES.items()}
-    made["to-master"] = message_table(messages.ToMaster)
-    made["to-peer"] = message_table(messages.ToPeer)
-    made["between"] = message_table(messages.Between)
-    made["master-events"] = message_table(effects.MasterEvent)
-    made["master-effects"] = message_table(effects.MasterEffect)
-    made["peer-events"] = message_table(effects.PeerEvent)
-    made["peer-effects"] = message_table(effects.PeerEffect)
+    made["to-master"] = message_table(ToMaster)
+    made["to-peer"] = message_table(ToPeer)
+    made["between"] = message_table(Between)
+    made["master-events"] = message_table(MasterEvent)
+    made["master-effects"] = message_table(MasterEffect)
+    made["peer-events"] = message_table(PeerEvent)
+    made["peer-effects"] = message_table(PeerEffect)
     made["limits"] = limit_table(MasterLimits, PeerLimits)
     return made
 
 
+def place(name: str) -> str:
+    return rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+
+
 def filled(text: str) -> str:
-    """The document with every table between its markers made anew."""
+    """The page with every table between its markers made again."""
     for name, table in tables().items():
-        pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
-        assert re.search(pattern, text, re.DOTALL), f"docs/protocol.md has no place for the table {name}"
-        text = re.sub(pattern, lambda match, table=table: match[1] + table + "\n" + match[2], text, flags=re.DOTALL)  # type: ignore[misc]
+        text = re.sub(place(name), lambda match, table=table: match[1] + table + "\n" + match[2], text, flags=re.DOTALL)  # type: ignore[misc]
     return text
 
 
-def test_the_tables_in_the_document_are_those_of_the_code() -> None:
-    text = PROTOCOL.read_text()
+def rules(text: str) -> set[tuple[str, int]]:
+    """Section and number of each rule of a page: an entry of a numbered list, or a row of a numbered table."""
+    section, found = "", set()
+    for line in text.splitlines():
+        if line.startswith("## "):
+            section = line.removeprefix("## ")
+        elif match := re.match(r"(?:\| )?(\d+)(?:\. | \| )", line):
+            found.add((section, int(match[1])))
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_tables_of_the_pages_are_those_of_the_code(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
     assert text == filled(text), "run: python -m tests.unit.test_docs"
+
+
+def test_every_table_of_the_code_is_on_a_page() -> None:
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [name for name in tables() if len(re.findall(place(name), text, re.DOTALL)) != 1] == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "architecture.md"], ids=lambda page: page.name)
+def test_the_files_and_functions_that_a_page_names_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    paths = set(re.findall(r"`((?:api|compat|core|net|wire|dataplane|cli|native|tests|bench)/[\w./]*)`", text))
+    assert [path for path in paths if not any((base / path).exists() for base in (ROOT, ROOT / "src" / "pccl"))] == []
+    named = re.findall(r"`((?:core|net)/[\w/]+\.py)`(?:,|\s+\()\s*((?:`\w+`(?:,\s+|\sand\s)?)+)\)", text)
+    assert page.name == "architecture.md" or len(named) > 10
+    missing = [
+        f"{path}: {function}"
+        for path, functions in named
+        for function in re.findall(r"`(\w+)`", functions)
+        if not re.search(rf"\b{function}\b", (ROOT / "src" / "pccl" / path).read_text(encoding="utf-8"))
+    ]
+    assert missing == []
+
+
+def test_the_rules_that_the_code_names_are_on_the_pages() -> None:
+    known = {(page.name, *rule) for page in PAGES for rule in rules(page.read_text(encoding="utf-8"))}
+    assert len(known) > 100, "the pages have rules"
+    missing = []
+    for source in sorted((ROOT / "src").rglob("*.py")):
+        text = re.sub(r"\s+#?\s*", " ", source.read_text(encoding="utf-8"))
+        for page, section, number in re.findall(r"\b(protocol\.md|recovery\.md), ([A-Z][a-z ]+?) (\d+)", text):
+            if (page, section, int(number)) not in known:
+                missing.append(f"{source.name}: {page}, {section} {number}")
+    assert missing == []
 
 
 def test_every_stage_can_be_reached_and_left() -> None:
@@ -92,4 +153,5 @@ def test_every_stage_can_be_reached_and_left() -> None:
 
 
 if __name__ == "__main__":
-    PROTOCOL.write_text(filled(PROTOCOL.read_text()))
+    for page in PAGES:
+        page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")

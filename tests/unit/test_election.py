@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from pccl.core.election import Claim, elect
+from pccl.core.rules.election import Claim, elect
 from pccl.types import PeerId, SharedStateSyncStrategy
 
 POPULAR = SharedStateSyncStrategy.ENFORCE_POPULAR
@@ -12,8 +12,8 @@ RECEIVE = SharedStateSyncStrategy.RECEIVE_ONLY
 SEND = SharedStateSyncStrategy.SEND_ONLY
 
 
-def claim(revision, word, strategy=POPULAR, layout="layout"):
-    return Claim(revision, strategy, layout.encode(), word.encode())
+def claim(revision, word, strategy=POPULAR, layout="layout", torn=False):
+    return Claim(revision, strategy, layout.encode(), word.encode(), torn)
 
 
 def claims(*each):
@@ -62,24 +62,35 @@ def test_one_that_nobody_can_match_is_all_there_is():
     assert outcome(elected) == ("x", ["anna", "bert"], [], [])
 
 
-def test_who_only_receives_never_wins_nor_serves():
-    shy = claim(7, "shy", RECEIVE)
-    assert outcome(elect(claims(shy, shy, claim(3, "x")), None)) == ("x", ["carl"], ["anna", "bert"], [])
-    equal = claim(3, "x", RECEIVE)
-    elected = elect(claims(equal, claim(3, "x")), None)
+@pytest.mark.parametrize(("strategy", "torn", "other"), [(RECEIVE, False, SEND), (POPULAR, True, POPULAR)])
+def test_who_only_receives_never_wins_nor_serves(strategy, torn, other):
+    shy = claim(7, "shy", strategy, torn=torn)
+    assert outcome(elect(claims(shy, shy, claim(3, "x", other)), None)) == ("x", ["carl"], ["anna", "bert"], [])
+    equal = claim(3, "x", strategy, torn=torn)
+    elected = elect(claims(equal, claim(3, "x", other)), None)
     assert (elected.holders, elected.content, elected.pullers) == (("bert",), ("anna",), ())
+
+
+@pytest.mark.parametrize("other", [RECEIVE, SEND])
+def test_strategies_that_do_not_go_together_are_refused_with_both_sides(other):
+    elected = elect(claims(claim(1, "x"), claim(2, "y", other), claim(1, "x")), None)
+    assert outcome(elected) == (None, [], [], ["anna", "bert", "carl"])
+    reason = elected.refused[0][1]
+    assert "anna, carl called it with ENFORCE_POPULAR" in reason
+    assert f"bert with {other.name}" in reason
+    assert "all peers of the group" in reason
 
 
 def test_nobody_sends():
     shy = claim(0, "x", RECEIVE)
     elected = elect(claims(shy, shy), None)
     assert outcome(elected) == (None, [], [], ["anna", "bert"])
-    assert "nobody offers" in elected.refused[0][1]
+    assert "no peer offers" in elected.refused[0][1]
 
 
 def test_one_sender_beats_all_others():
     sender = claim(0, "sent", SEND)
-    others = [claim(1, "x")] * 3
+    others = [claim(1, "x", RECEIVE)] * 3
     assert outcome(elect(claims(*others, sender), None)) == ("sent", ["dora"], ["anna", "bert", "carl"], [])
 
 
@@ -101,8 +112,10 @@ def test_every_small_election(agreed):
         everybody = [*elected.holders, *elected.content, *elected.pullers, *(peer for peer, _ in elected.refused)]
         assert sorted(everybody) == sorted(given), "each voter has exactly one part"
         if elected.claim is None:
-            assert all(each.strategy is RECEIVE for each in voters)
+            kinds_here = {each.strategy for each in voters}
+            assert kinds_here == {RECEIVE} or (POPULAR in kinds_here and len(kinds_here) > 1)
             continue
+        assert len({each.strategy is POPULAR for each in voters}) == 1
         assert elected.holders
         assert all(given[peer].state == elected.claim.state for peer in (*elected.holders, *elected.content))
         assert all(given[peer].state != elected.claim.state for peer in elected.pullers)

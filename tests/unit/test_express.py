@@ -6,11 +6,12 @@ import socket
 
 import numpy as np
 
-from pccl.core.effects import RunEnded, SendParcel, StartExchange
-from pccl.core.messages import CollectiveSpec
-from pccl.dataplane.buffers import buffers
-from pccl.dataplane.parcels import wrap
+from pccl.core.effects.peer_effects import SendParcel, StartExchange
+from pccl.core.effects.peer_events import AttemptEnded
+from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.reference import ReferencePlane
+from pccl.dataplane.ring.parcels import wrap
+from pccl.dataplane.tensors.buffers import buffers
 from pccl.net.express import Express
 from pccl.types import DataType, ReduceOp
 from tests.unit.scripted import run, until
@@ -40,7 +41,7 @@ class Pair:
 
     @property
     def ended(self):
-        return [event for event in self.events if isinstance(event, RunEnded)]
+        return [event for event in self.events if isinstance(event, AttemptEnded)]
 
 
 def play(story):
@@ -64,7 +65,7 @@ def test_a_parcel_that_comes_slowly_is_waited_for():
             assert stream == b"" or pair.ended == []
         await until(lambda: pair.ended)
         assert loop.time() - began > 2 * STALL_S
-        assert pair.ended == [RunEnded(0, 9, "")]
+        assert pair.ended == [AttemptEnded(0, 9, "")]
         assert pair.values[0] == 2
 
     play(story)
@@ -73,7 +74,7 @@ def test_a_parcel_that_comes_slowly_is_waited_for():
 def test_a_parcel_that_never_comes_is_given_up():
     async def story(pair):
         await until(lambda: pair.ended)
-        assert pair.ended == [RunEnded(0, 9, "a parcel did not come")]
+        assert pair.ended == [AttemptEnded(0, 9, "a parcel did not come")]
 
     play(story)
 

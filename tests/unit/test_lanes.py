@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pccl.core.effects import DialFailed, LaneClosed, LaneDialled
+from pccl.core.effects.peer_events import DialFailed, LaneClosed, LaneDialled
 from pccl.errors import UsageError
 from pccl.net import sockets
 from pccl.net.bounds import Bounds, peer_bounds
@@ -103,7 +103,7 @@ def test_a_dial_to_what_is_no_name_fails_in_words(host):
     async def story(peers):
         peers.dial(host=host)
         await until(lambda: peers.dialler_core.events)
-        assert "is no host name" in peers.dialler_core.events[0].cause
+        assert "is not a host name" in peers.dialler_core.events[0].cause
 
     two_peers(story)
 

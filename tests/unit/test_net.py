@@ -8,8 +8,10 @@ import threading
 
 import pytest
 
-from pccl.core.effects import Received, Send
-from pccl.core.messages import Join, Welcome
+from pccl.core.effects.master import Received, Send
+from pccl.core.fields import Identity
+from pccl.core.messages.to_master import Join
+from pccl.core.messages.to_peer import Welcome
 from pccl.net import sockets
 from pccl.net.bounds import Bounds
 from pccl.net.connection import BACKLOG_MAX, PeerEnd
@@ -156,7 +158,7 @@ def test_a_stranger_has_a_deadline():
 
 # ── the master's shell ───────────────────────────────────────────────────────────────────────────────────────────────
 
-JOIN = Join("a" * 32, 0, "", 1234, 0)
+JOIN = Join(Identity("a" * 32, 0, "", 1234, 0))
 
 
 @contextlib.asynccontextmanager
@@ -232,7 +234,7 @@ def test_all_addresses_of_a_name_get_the_same_port():
 
 
 def test_a_foreign_address_cannot_be_listened_on():
-    with pytest.raises(OSError, match="no address of this machine"):
+    with pytest.raises(OSError, match="not an address of this machine"):
         sockets.listen("203.0.113.1", 0)
 
 

@@ -2,11 +2,15 @@
 
 import pytest
 
-from pccl.core.effects import Collective, Received, SendParcel, StartExchange
-from pccl.core.messages import Abort, CollectiveSpec, Initiate, LinkDown, LinkUp, Start, Wire
-from pccl.core.runs import IN_VAIN_MAX, Runs
-from pccl.core.schedule import PARCELS_MAX
-from pccl.core.violation import Violation
+from pccl.core.effects.master import Received
+from pccl.core.effects.peer_effects import SendParcel, StartExchange
+from pccl.core.effects.peer_events import CallCollective
+from pccl.core.fields import CollectiveSpec
+from pccl.core.messages.to_master import Initiate, LinkDown, LinkUp
+from pccl.core.messages.to_peer import Abort, Start, Wire
+from pccl.core.peer.collectives import UNUSED_MAX, Collectives
+from pccl.core.rules.schedule import PARCELS_MAX
+from pccl.core.text import Violation
 from pccl.types import DataType, PeerId, ReduceOp
 from tests.unit.test_broadcast_root import messages, three_accepted
 
@@ -94,12 +98,12 @@ class Links:
 def a_peer():
     effects = []
     links = Links()
-    return Runs(PeerId("b"), links, effects), links, effects
+    return Collectives(PeerId("b"), links, effects), links, effects
 
 
 def launch(runs, effects, tag, parcel_bytes=64):
     effects.clear()
-    runs.initiate(tag, Collective(tag, SPEC), RING, parcel_bytes)
+    runs.initiate(tag, CallCollective(tag, SPEC), RING, parcel_bytes)
     return [effect for effect in effects if isinstance(effect, SendParcel)]
 
 
@@ -136,7 +140,7 @@ def test_a_start_with_parcels_that_were_not_sent_is_a_violation(parcels):
 
 def test_parcels_in_vain_end_until_links_change():
     runs, _, effects = a_peer()
-    for tag in range(IN_VAIN_MAX):
+    for tag in range(UNUSED_MAX):
         assert launch(runs, effects, tag)
         runs.dispatch(Start(tag, 9 + tag, 4, (0,), 64), 4, RING)
     assert launch(runs, effects, 100) == []

@@ -1,16 +1,11 @@
 """Whoever is refused a collective for calls that contradict it is refused all that it said before it heard of that."""
 
-from pccl.core.effects import Received, Tick
-from pccl.core.messages import (
-    CollectiveSpec,
-    Initiate,
-    Ping,
-    Pong,
-    RefusedCollective,
-    RefusedTopology,
-    Start,
-    VoteTopology,
-)
+from pccl.core.effects.both import Tick
+from pccl.core.effects.master import Received
+from pccl.core.fields import CollectiveSpec
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.to_master import Initiate, VoteTopology
+from pccl.core.messages.to_peer import RefusedCollective, RefusedTopology, Start
 from pccl.types import DataType, ReduceOp
 from tests.unit.test_broadcast_root import CONNECTIONS, messages, three_accepted
 
@@ -25,7 +20,7 @@ def three_who_answered():
     """A master with a ring of three, none of whom owes it an answer."""
     master, _ = three_accepted()
     for connection, peer in CONNECTIONS.items():
-        for _ in list(master.roster.accepted[peer].pings):
+        for _ in list(master.roster.accepted[peer].pulse.pings):
             say(master, connection, Pong(), 0.5)
     return master
 

@@ -1,15 +1,16 @@
 """A link that rests: nobody can report on it, and a ring around it is looked for once."""
 
-from pccl.core import admission
-from pccl.core.effects import Received
-from pccl.core.messages import LinkDown, LinkUp, Ping, Pong
-from pccl.core.wiring import LinkStage
+from pccl.core.effects.master import Received
+from pccl.core.master import admission
+from pccl.core.master.link import LinkStage
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.to_master import LinkDown, LinkUp
 from tests.unit.test_broadcast_root import three_accepted
 
 
 def rest(master):
     """Let a link that stood fail from both ends; the link, and the connections of these."""
-    link = next(iter(master.wiring._links.values()))
+    link = next(iter(master.links._links.values()))
     master.handle(Received(1, LinkDown(link.number, "cut")), 1.0)  # it stood: it is dialled anew
     ends = [member.connection for member in master.roster.accepted.values() if member.peer in link.ends]
     for _ in range(2):
@@ -44,11 +45,11 @@ def test_a_guessed_number_does_not_touch_a_resting_link():
 def test_members_that_reach_each_other_after_all_are_kept_apart_no_more():
     """Theirs may be the only way around another pair, and a candidate lost its place for want of it."""
     master, _ = three_accepted()
-    link = next(iter(master.wiring._links.values()))
+    link = next(iter(master.links._links.values()))
     master.handle(Received(1, LinkDown(link.number, "cut")), 1.0)
-    master.wiring.avoid(link.ends, 1.0)
+    master.links.avoid(link.ends, 1.0)
     for member in [member for member in master.roster.accepted.values() if member.peer in link.ends]:
-        assert master.wiring.avoided
+        assert master.links.avoided
         master.handle(Received(member.connection, LinkUp(link.number)), 2.0)
     assert link.stage is LinkStage.STANDING
-    assert not master.wiring.avoided
+    assert not master.links.avoided

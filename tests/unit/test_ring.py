@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pccl.core.ring import LOOKS_MAX, Pair, arrange, mesh, pair, pairs
+from pccl.core.rules.ring import LOOKS_MAX, Pair, arrange, mesh, pair, pairs
 from pccl.types import PeerId
 
 

@@ -4,10 +4,14 @@ import sys
 
 import pytest
 
-from pccl.core.effects import LaneDialled, Received
+from pccl.core.effects.master import Received
+from pccl.core.effects.peer_events import LaneDialled
+from pccl.core.fields import CollectiveSpec
 from pccl.core.limits import MasterLimits
-from pccl.core.messages import CollectiveSpec, Initiate, LinkUp, Pong, Start
-from pccl.core.schedule import NEAR_S
+from pccl.core.messages.both import Pong
+from pccl.core.messages.to_master import Initiate, LinkUp
+from pccl.core.messages.to_peer import Start
+from pccl.core.rules.schedule import NEAR_S
 from pccl.types import DataType, ReduceOp
 from tests.unit.test_broadcast_root import CONNECTIONS, messages, three_joined
 from tests.unit.test_lanes import two_peers

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pccl.codec import NONE
-from pccl.core.messages import SEGMENT_BYTES_MAX, CollectiveSpec
-from pccl.core.schedule import NEAR_S, SEGMENT_BYTES_BEST, STRIPE_BYTES_MIN, lane_share, segment_bytes
+from pccl.core.fields import SEGMENT_BYTES_MAX, CollectiveSpec
+from pccl.core.rules.schedule import NEAR_S, SEGMENT_BYTES_BEST, STRIPE_BYTES_MIN, lane_share, segment_bytes
 from pccl.types import DataType, ReduceOp
 
 FAR_S = 0.08

@@ -2,27 +2,14 @@
 
 import pytest
 
-from pccl.core.effects import Close, Closed, MasterEffect, Received, Send, Tick
+from pccl.core.effects.both import Note, Tick
+from pccl.core.effects.master import Close, Closed, MasterEffect, Received, Send
+from pccl.core.fields import Identity
 from pccl.core.limits import MasterLimits
-from pccl.core.master import Master
-from pccl.core.messages import (
-    AskPending,
-    Join,
-    Kick,
-    Leave,
-    LinkDown,
-    LinkUp,
-    PendingAnswer,
-    Ping,
-    Pong,
-    Recall,
-    Rejoined,
-    ToMaster,
-    ToPeer,
-    Topology,
-    VoteTopology,
-    Wire,
-)
+from pccl.core.master.master import Master
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.to_master import AskPending, Join, Leave, LinkDown, LinkUp, ReportPart, ToMaster, VoteTopology
+from pccl.core.messages.to_peer import Kick, PendingAnswer, Resumed, ToPeer, Topology, Wire
 from pccl.core.session import KEPT_MAX, Session
 from tests.unit.test_reunion import resume
 
@@ -64,8 +51,8 @@ class Pair:
     def __init__(self) -> None:
         self.master = Master("master-1", LIMITS)
         self.now = 1.0
-        self.say(1, Join("anna", 0, "h", 1, 1, secret="of anna"))
-        self.say(2, Join("bert", 0, "h", 2, 1, secret=SECRET))
+        self.say(1, Join(Identity("anna", 0, "h", 1, 1, secret="of anna")))
+        self.say(2, Join(Identity("bert", 0, "h", 2, 1, secret=SECRET)))
         self.say(1, VoteTopology())
         for connection in (1, 2):
             self.say(connection, LinkUp(1))
@@ -90,8 +77,8 @@ class Pair:
 
     def come_back(self, connection: int, **facts: object) -> list[MasterEffect]:
         # Welcome, Wire, Topology: bert has heard all of it, and said that its link stands.
-        story: dict[str, object] = {"secret": SECRET, "master": "master-1", "heard": 3, "run": "master-1", **facts}
-        return self.say(connection, resume("bert", **story))
+        report: dict[str, object] = {"secret": SECRET, "master": "master-1", "heard": 3, "run": "master-1", **facts}
+        return self.say(connection, resume("bert", **report))
 
 
 def sent(effects: list[MasterEffect], connection: int) -> list[ToPeer]:
@@ -105,8 +92,8 @@ def test_who_comes_back_in_time_has_its_place() -> None:
     pair.say(1, AskPending())
     pair.wait(3.0)
     effects = pair.come_back(3)
-    assert sent(effects, 3)[:1] == [Rejoined(1)]
-    for recall in (Recall(ring=("anna", "bert")), Recall(last=True)):
+    assert sent(effects, 3)[:1] == [Resumed(4096, "master-1", 1)]
+    for recall in (ReportPart(ring=("anna", "bert")), ReportPart(last=True)):
         pair.say(3, recall)
     # Its vote completes the ballot that anna opened meanwhile: nothing was lost, and nothing was said for nothing.
     effects = pair.say(3, AskPending())
@@ -118,7 +105,7 @@ def test_what_it_lacks_is_said_again() -> None:
     pair = Pair()
     pair.break_off(2)
     told = sent(pair.come_back(3, heard=1), 3)
-    assert [type(message) for message in told] == [Rejoined, Wire, Topology]
+    assert [type(message) for message in told] == [Resumed, Wire, Topology]
 
 
 def test_who_takes_its_lanes_with_it_is_gone_at_once() -> None:
@@ -151,14 +138,14 @@ def test_a_master_that_stood_still_hears_those_first_who_came_back_meanwhile() -
     """What they said is unread when it wakes up, just after their time was over."""
     pair = Pair()
     pair.say(2, Leave())
-    pair.say(2, Join("bert", 1, "h", 2, 1, secret=SECRET))
+    pair.say(2, Join(Identity("bert", 1, "h", 2, 1, secret=SECRET)))
     pair.say(1, VoteTopology())
     assert pair.here == ["anna", "bert"]
     pair.wait(10.0)
     pair.break_off(2)
     pair.now += LIMITS.reunion_s + 0.2
     pair.say(1, Ping())
-    assert isinstance(sent(pair.come_back(3, group=1, heard=2), 3)[0], Rejoined)
+    assert isinstance(sent(pair.come_back(3, group=1, heard=2), 3)[0], Resumed)
 
 
 def test_whoever_finds_it_gone_then_ends_the_wait() -> None:
@@ -172,7 +159,7 @@ def test_whoever_finds_it_gone_then_ends_the_wait() -> None:
 def test_newcomers_wait_even_if_the_last_one_was_found_gone() -> None:
     """Perhaps it was only the network between the two, and what they have learnt would be lost."""
     pair = Pair()
-    pair.say(3, Join("carl", 0, "h", 3, 1))
+    pair.say(3, Join(Identity("carl", 0, "h", 3, 1)))
     pair.say(1, LinkDown(1, "closed"))
     pair.say(2, LinkDown(2, "closed"))
     pair.break_off(1)
@@ -223,7 +210,7 @@ def test_if_all_are_away_most_likely_all_are_dead() -> None:
 def test_a_connection_that_broke_for_the_peer_alone_is_replaced() -> None:
     pair = Pair()
     effects = pair.come_back(3)
-    assert sent(effects, 3)[:1] == [Rejoined(1)]
+    assert sent(effects, 3)[:1] == [Resumed(4096, "master-1", 1)]
     assert isinstance(sent(effects, 2)[-1], Kick)
     assert Close(2) in effects
     assert pair.master.handle(Closed(2, "reset"), pair.now) == []
@@ -253,15 +240,38 @@ def test_who_lacks_more_than_is_kept_is_lost() -> None:
 def test_who_never_heard_that_it_was_accepted_joins_anew() -> None:
     pair = Pair()
     pair.break_off(2)
-    pair.say(3, Join("bert", 0, "h", 2, 1, secret=SECRET))
+    pair.say(3, Join(Identity("bert", 0, "h", 2, 1, secret=SECRET)))
     assert pair.here == ["anna"]
     assert list(pair.master.roster.candidates) == ["bert"]
 
 
-def test_a_story_is_told_once() -> None:
+def test_a_report_is_sent_once() -> None:
     """What follows a `Resume` that was answered is ignored up to its end, and no further."""
     pair = Pair()
     pair.come_back(3)
-    pair.say(3, Recall(last=True))
-    pair.say(3, Recall(last=True))
+    pair.say(3, ReportPart(last=True))
+    pair.say(3, ReportPart(last=True))
     assert pair.here == ["anna"]
+
+
+def notes(effects: list[MasterEffect]) -> list[str]:
+    return [each.reason for each in effects if isinstance(each, Note)]
+
+
+def test_one_death_is_one_line() -> None:
+    pair = Pair()
+    said = notes(pair.break_off(2))
+    pair.now += 0.01
+    said += notes(pair.say(1, LinkDown(1, "closed")))
+    (line,) = said
+    assert "bert is gone: its connection closed (reset); 1 peer" in line
+
+
+def test_a_peer_that_is_away_for_long_is_told_of_with_its_time() -> None:
+    pair = Pair()
+    assert notes(pair.break_off(2)) == []
+    pair.now += 1.0
+    assert notes(pair.master.handle(Tick(), pair.now)) == ["bert is away for up to 60 s: its connection closed (reset)"]
+    pair.now += 0.5
+    (line,) = notes(pair.come_back(3))
+    assert line == "bert is back after 1.5 s (reset), and lacked 0 messages"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from pccl import UsageError
-from pccl.dataplane.digests import memory
-from pccl.dataplane.manifest import Holding
-from pccl.shared_state import SharedState, TensorInfo, hashed, keep
+from pccl.api.shared_state import SharedState, TensorInfo, hashed, keep
+from pccl.dataplane.state.digests import memory
+from pccl.dataplane.state.manifest import Holding
 from tests.unit.devices import DeviceTensor
 
 COUNT = 8 << 20

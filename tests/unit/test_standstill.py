@@ -1,10 +1,16 @@
 """A core that stood still itself concludes nothing from the silence it slept through."""
 
-from pccl.core.effects import Call, CloseMaster, FromMaster, MasterUp, Received, Resolve, Send, Tick, WaitAccepted
+from pccl.core.effects.both import Tick
+from pccl.core.effects.master import Received, Send
+from pccl.core.effects.peer_effects import CloseMaster, Resolve
+from pccl.core.effects.peer_events import Call, FromMaster, MasterUp, WaitAccepted
+from pccl.core.fields import Identity
 from pccl.core.limits import MasterLimits, PeerLimits
-from pccl.core.master import Master
-from pccl.core.messages import AskPending, Join, Kick, LinkUp, Pong, VoteTopology, Welcome, Wire
-from pccl.core.peer import Peer, PeerIdentity
+from pccl.core.master.master import Master
+from pccl.core.messages.both import Pong
+from pccl.core.messages.to_master import AskPending, Join, LinkUp, VoteTopology
+from pccl.core.messages.to_peer import Kick, Welcome, Wire
+from pccl.core.peer.peer import Peer
 from pccl.types import PeerId
 
 LIMITS = MasterLimits(silence_s=10.0)
@@ -12,8 +18,8 @@ LIMITS = MasterLimits(silence_s=10.0)
 
 def two_accepted() -> Master:
     master = Master("run", LIMITS)
-    master.handle(Received(1, Join("a", 0, "h", 1, 1)), 0.0)
-    master.handle(Received(2, Join("b", 0, "h", 2, 1)), 0.0)
+    master.handle(Received(1, Join(Identity("a", 0, "h", 1, 1))), 0.0)
+    master.handle(Received(2, Join(Identity("b", 0, "h", 2, 1))), 0.0)
     effects = master.handle(Received(1, VoteTopology()), 0.0)
     links = [
         effect.message.links for effect in effects if isinstance(effect, Send) and isinstance(effect.message, Wire)
@@ -54,7 +60,7 @@ def test_a_master_that_stood_still_kicks_nobody_for_the_time_it_missed() -> None
 
 def test_a_peer_that_stood_still_does_not_give_its_master_up() -> None:
     for late in (True, False):
-        peer = Peer(PeerIdentity(PeerId("a"), 0, "", 1, 0), PeerLimits(master_silence_s=10.0))
+        peer = Peer(Identity(PeerId("a"), 0, "", 1, 0), PeerLimits(master_silence_s=10.0))
         peer.handle(MasterUp(), 0.0)
         peer.handle(FromMaster(Welcome("run")), 0.0)
         peer.handle(Call(1, WaitAccepted()), 0.0)

@@ -2,14 +2,18 @@
 
 import pytest
 
-from pccl.core import syncs
-from pccl.core.effects import Close, Received
-from pccl.core.messages import RefusedSync, StartSync, Synced, SyncEnded, SyncState
+from pccl.core.effects.master import Close, Received
+from pccl.core.master import sync as syncs
+from pccl.core.messages.to_master import SyncEnded, SyncState
+from pccl.core.messages.to_peer import RefusedSync, StartSync, Synced
 from pccl.types import SharedStateSyncStrategy
 from tests.unit.test_broadcast_root import messages, three_accepted
 
 POPULAR, SEND = SharedStateSyncStrategy.ENFORCE_POPULAR, SharedStateSyncStrategy.SEND_ONLY
 LAYOUT = bytes(16)
+
+
+RECEIVE = SharedStateSyncStrategy.RECEIVE_ONLY
 
 
 def vote(master, connection, revision, word, strategy=POPULAR):
@@ -21,7 +25,7 @@ def test_whoever_was_refused_is_answered_with_the_others_and_cannot_vote_in_betw
     master, _ = three_accepted()
     vote(master, 1, 1, "sent", SEND)
     vote(master, 2, 1, "other", SEND)
-    effects = vote(master, 3, 0, "x")
+    effects = vote(master, 3, 0, "x", RECEIVE)
     assert messages(effects, RefusedSync) == []
     assert any(isinstance(effect, Close) for effect in vote(master, 2, 0, "again")), "it has no answer yet"
 
@@ -30,7 +34,7 @@ def test_all_are_told_at_the_end():
     master, _ = three_accepted()
     vote(master, 1, 1, "sent", SEND)
     vote(master, 2, 1, "other", SEND)
-    attempt = messages(vote(master, 3, 0, "x"), StartSync)[0][1].attempt
+    attempt = messages(vote(master, 3, 0, "x", RECEIVE), StartSync)[0][1].attempt
     assert messages(master.handle(Received(3, SyncEnded(attempt, "")), 0.0), Synced) == []
     effects = master.handle(Received(1, SyncEnded(attempt, "")), 0.0)
     assert [connection for connection, _ in messages(effects, Synced)] == [1, 3]

@@ -5,13 +5,13 @@ import threading
 import numpy as np
 import pytest
 
-from pccl import CallMismatch, CollectiveAborted, DataType, ReduceOp, TooFewPeers
-from pccl.core.effects import Committed, Failure, FailureKind
-from pccl.core.messages import CollectiveSpec
-from pccl.dataplane.buffers import buffers
+from pccl import CallMismatch, CollectiveAborted, CollectiveTimedOut, DataType, ReduceOp, TooFewPeers
+from pccl.api.transaction import FRUITLESS_MAX, Order, Part, Retries, Retry, Transaction
+from pccl.core.effects.peer_effects import Committed, Failure, FailureKind
+from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.offers import Offers, Traffic
-from pccl.transaction import FRUITLESS_MAX, Order, Part, Transaction
-from pccl.types import PeerId, tag_name
+from pccl.dataplane.tensors.buffers import buffers
+from pccl.types import TAG_MAX, PeerId, part_tag, tag_name
 
 THREE, TWO = (PeerId("a"), PeerId("b"), PeerId("c")), (PeerId("a"), PeerId("b"))
 
@@ -25,14 +25,23 @@ class Members:
         self.offers = Offers()
         self.asked = []
         self.over = []
+        self.retries = []
         self._answers = {}
+        self.expired = []
 
     def submit(self, request, answered):
         self.asked.append(request.tag)
         self._answers[request.tag] = answered
+        return [request.tag]
+
+    def expire(self, calls):
+        self.expired += calls
 
     def forget(self, transaction):
         self.over.append(transaction)
+
+    def note_retry(self, retry):
+        self.retries.append(retry)
 
     def answer(self, tag, answer):
         self.asked.remove(tag)
@@ -207,4 +216,108 @@ def test_a_result_that_takes_time_to_complete_is_not_completed_in_the_control_th
 
 def test_parts_are_named_after_their_call():
     assert tag_name(7) == "tag 7"
-    assert tag_name(7 + (2 << 56)) == "tag 7 (part 3)"
+    assert tag_name(part_tag(7, 2)) == "tag 7 (part 3)"
+    assert tag_name(part_tag(TAG_MAX, 2)) == "a tag from 2^58 on (part 3)"
+
+
+def test_no_part_has_the_tag_of_another():
+    tags = [0, 1, 7, 2**56, 2**56 + 7, 2**58 - 1, 2**58, 2**58 + 1, 2**58 + 7, 2**62, TAG_MAX - 1, TAG_MAX]
+    parts = [part_tag(tag, part) for tag in tags for part in range(len(DataType))]
+    assert len(set(parts)) == len(parts)
+    assert [part_tag(tag, 0) for tag in tags] == tags
+    assert all(TAG_MAX < part_tag(tag, part) < 2**64 for tag in tags for part in range(1, len(DataType)))
+    assert tag_name(2**56 + 7) == f"tag {2**56 + 7}"
+
+
+# ── time that is over ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def timed_out(*missing):
+    return Failure(FailureKind.TIMED_OUT, "collective tag 0 was not called by b", 0, missing)
+
+
+def test_time_that_is_over_takes_the_votes_back(members, begin):
+    transaction, told = begin()
+    transaction.expire(2.0)
+    assert members.expired == [[0], [1]]
+    members.answer(0, timed_out(THREE[1]))
+    members.answer(1, timed_out(THREE[1]))
+    with pytest.raises(
+        CollectiveTimedOut, match=r"had not started after 2 s.*not called by b.*call it again"
+    ) as raised:
+        transaction.outcome.result(5)
+    assert (raised.value.tag, raised.value.missing_peers) == (0, (THREE[1],))
+    assert isinstance(raised.value, TimeoutError)
+    assert told == ["released"]
+
+
+def test_time_that_is_over_is_of_no_effect_once_a_part_is_committed(members, begin):
+    transaction, _ = begin()
+    members.answer(0, committed(1))
+    transaction.expire(2.0)
+    assert members.expired == []
+    members.answer(1, committed(2))
+    assert transaction.outcome.result(5).attempts == 1
+
+
+def test_time_that_is_over_ends_the_attempts(members, begin):
+    transaction, _ = begin(parts=1, retry=True)
+    members.answer(0, aborted())
+    until_asked(members, [0])
+    transaction.expire(2.0)
+    members.answer(0, aborted())
+    with pytest.raises(CollectiveAborted):
+        transaction.outcome.result(5)
+
+
+def test_what_the_others_count_on_is_tried_again_though_time_is_over(members, begin):
+    transaction, _ = begin(retry=True)
+    members.answer(0, committed(1))
+    transaction.expire(2.0)
+    members.answer(1, aborted())
+    until_asked(members, [1])
+    members.answer(1, committed(2))
+    assert transaction.outcome.result(5).attempts == 2
+    assert members.expired == []
+
+
+# ── one line for each event ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def retried(tag, reason="tag %d was aborted: a is gone", lost=("a",)):
+    return Retry("all_reduce", tag, 1, reason % tag if "%" in reason else reason, lost)
+
+
+def told(caplog, *batches):
+    """What is logged of these; each batch comes before the last one was told."""
+    later = []
+    retries = Retries(later.append)
+    for batch in batches:
+        for each in batch:
+            retries.add(each)
+        while later:
+            later.pop()()
+    return caplog.messages
+
+
+def test_a_death_that_meets_many_tags_is_one_line(caplog):
+    messages = told(caplog, [retried(tag) for tag in range(64)])
+    assert messages == ["all_reduce tag 0, attempt 1: tag 0 was aborted: a is gone. Trying again, with 63 others"]
+
+
+def test_a_link_that_broke_under_many_tags_is_one_line(caplog):
+    messages = told(caplog, [retried(tag, "tag %d was aborted: no byte moved", ()) for tag in (5, 6)])
+    assert messages == ["all_reduce tag 5, attempt 1: tag 5 was aborted: no byte moved. Trying again, with 1 other"]
+
+
+def test_two_events_are_two_lines(caplog):
+    assert len(told(caplog, [retried(0), retried(1, lost=("b",))])) == 2
+    caplog.clear()
+    assert len(told(caplog, [retried(0)], [retried(0)])) == 2
+
+
+def test_a_transaction_notes_its_retry(members, begin):
+    begin(parts=1, retry=True)
+    members.answer(0, aborted(PeerId("c")))
+    until_asked(members, [0])
+    assert members.retries == [Retry("call", 0, 2, "aborted: somebody was lost", ("c",))]

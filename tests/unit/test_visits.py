@@ -1,25 +1,17 @@
 """Visitors take no place of a peer, hold none for nothing, and have one visit at a time."""
 
-from pccl.core.effects import Received, StartTransfer, Tick, TransferEnded
-from pccl.core.lanes import Lanes
+from pccl.core.effects.both import Tick
+from pccl.core.effects.master import Received
+from pccl.core.effects.peer_effects import StartTransfer
+from pccl.core.effects.peer_events import TransferEnded
+from pccl.core.fields import Identity, LinkSpec
 from pccl.core.limits import MasterLimits, PeerLimits
-from pccl.core.master import Master
-from pccl.core.messages import (
-    Fetch,
-    Join,
-    Kick,
-    LinkSpec,
-    LinkUp,
-    Ping,
-    Pong,
-    RefusedSync,
-    Serve,
-    StartSync,
-    SyncState,
-    Welcome,
-    Wire,
-)
-from pccl.core.visiting import Visiting
+from pccl.core.master.master import Master
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.to_master import Fetch, Join, LinkUp, SyncState
+from pccl.core.messages.to_peer import Kick, RefusedSync, Serve, StartSync, Welcome, Wire
+from pccl.core.peer.links import Links
+from pccl.core.peer.visits import Visits
 from pccl.types import PeerId, SharedStateSyncStrategy
 from tests.unit.test_broadcast_root import messages, three_accepted
 
@@ -28,7 +20,7 @@ VISITOR = 9
 
 
 def arrive(master, connection=VISITOR, visits=True, now=0.0):
-    return master.handle(Received(connection, Join(f"v{connection}", 0, "h", connection, 0, visits)), now)
+    return master.handle(Received(connection, Join(Identity(f"v{connection}", 0, "h", connection, 0, visits))), now)
 
 
 def pass_time(master, until, answers=True):
@@ -74,7 +66,7 @@ def test_visitors_take_no_places_of_peers():
         assert messages(arrive(master, connection), Welcome)
     assert messages(arrive(master, 8, visits=False), Welcome)
     ((_, kick),) = messages(arrive(master, 9, visits=False), Kick)
-    assert "the run is full: 1 peers" in kick.reason
+    assert "the run is full: 1 peer " in kick.reason
 
 
 def test_a_visitor_that_asks_for_nothing_is_told_and_has_to_go():
@@ -124,8 +116,8 @@ def test_the_next_visit_waits_until_the_links_of_the_last_are_gone():
 
 def test_a_holder_serves_a_visitor_once_at_a_time():
     effects = []
-    lanes = Lanes(PeerId("a"), PeerLimits(), effects)
-    visiting = Visiting(lanes, effects)
+    lanes = Links(PeerId("a"), PeerLimits(), effects)
+    visiting = Visits(lanes, effects)
 
     def serve(attempt):
         lanes.wire((LinkSpec(attempt, "v", True, "h", 1, 1),))

@@ -7,7 +7,11 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from pccl.core.messages import Failed, Join, Kick, LaneHello, Ping, Pong, Welcome
+from pccl.core.fields import Identity, KickKind
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.lanes import LaneHello
+from pccl.core.messages.to_master import Failed, Join
+from pccl.core.messages.to_peer import Kick, Welcome
 from pccl.types import DataType
 from pccl.wire.codec import decode_between, decode_to_master, decode_to_peer, encode
 from pccl.wire.framing import (
@@ -31,7 +35,8 @@ from pccl.wire.framing import (
 )
 
 pack = msgspec.msgpack.encode
-JOIN = {"type": "Join", "peer": "a" * 32, "group": 0, "host": "", "port": 1, "lanes": 0, "begin": True}
+ME = {"peer": "a" * 32, "group": 0, "host": "", "port": 1, "lanes": 0}
+JOIN = {"type": "Join", "me": ME}
 
 
 def packed_fields(*parts: bytes) -> bytes:
@@ -212,8 +217,9 @@ def test_reading_takes_linear_time(portions: Callable[[], list[bytes]]) -> None:
 
 
 def test_the_encoding_is_a_map_with_the_name_of_the_message() -> None:
-    join = Join(peer="a" * 32, group=0, host="", port=1, lanes=0)
-    assert msgspec.msgpack.decode(encode(join)) == {**JOIN, "visits": False, "serves": True, "secret": ""}
+    join = Join(Identity(peer="a" * 32, group=0, host="", port=1, lanes=0))
+    me = {**ME, "visits": False, "serves": True, "secret": ""}
+    assert msgspec.msgpack.decode(encode(join)) == {**JOIN, "me": me, "dial": 0}
     assert decode_to_master(encode(join)) == join
 
 
@@ -222,7 +228,7 @@ def test_each_direction_refuses_the_messages_of_the_others() -> None:
     for decode, body in [
         (decode_to_master, encode(Welcome(run="r"))),
         (decode_to_master, encode(hello)),
-        (decode_to_peer, encode(Join(**{k: v for k, v in JOIN.items() if k != "type"}))),  # type: ignore[arg-type]
+        (decode_to_peer, encode(Join(Identity(**ME)))),  # type: ignore[arg-type]
         (decode_between, encode(Ping())),
     ]:
         with pytest.raises(WireError, match="none of those allowed"):
@@ -245,15 +251,17 @@ def test_an_unknown_field_is_skipped() -> None:
         pytest.param(pack([1, 2]), "Expected `object`", id="array"),
         pytest.param(pack({}), "required field `type`", id="no type"),
         pytest.param(pack({"type": 5}), "$.type", id="type is a number"),
-        pytest.param(pack({"type": "Join"}), "required field `peer`", id="field missing"),
-        pytest.param(pack({**JOIN, "port": 1.0}), "$.port", id="float for int"),
-        pytest.param(pack({**JOIN, "port": float("nan")}), "$.port", id="nan for int"),
-        pytest.param(pack({**JOIN, "port": True}), "$.port", id="bool for int"),
-        pytest.param(pack({**JOIN, "port": "1"}), "$.port", id="text for int"),
-        pytest.param(pack({**JOIN, "peer": b"a"}), "$.peer", id="bytes for text"),
+        pytest.param(pack({"type": "Join"}), "required field `me`", id="field missing"),
+        pytest.param(pack({**JOIN, "me": {**ME, "port": 1.0}}), "$.me.port", id="float for int"),
+        pytest.param(pack({**JOIN, "me": {**ME, "port": float("nan")}}), "$.me.port", id="nan for int"),
+        pytest.param(pack({**JOIN, "me": {**ME, "port": True}}), "$.me.port", id="bool for int"),
+        pytest.param(pack({**JOIN, "me": {**ME, "port": "1"}}), "$.me.port", id="text for int"),
+        pytest.param(pack({**JOIN, "me": {**ME, "peer": b"a"}}), "$.me.peer", id="bytes for text"),
         pytest.param(packed_fields(pack("type"), b"\xa2\xff\xfe"), "not UTF-8", id="type not UTF-8"),
         pytest.param(
-            pack({**JOIN, "peer": "abc"}).replace(b"\xa3abc", b"\xa3\xed\xa0\x80"), "not UTF-8", id="surrogate as UTF-8"
+            pack({**JOIN, "me": {**ME, "peer": "abc"}}).replace(b"\xa3abc", b"\xa3\xed\xa0\x80"),
+            "not UTF-8",
+            id="surrogate as UTF-8",
         ),
         pytest.param(
             packed_fields(pack("type"), pack("Ping"), pack("x"), b"\x91" * 60_000), "nested", id="nested, type first"
@@ -300,8 +308,8 @@ def test_an_error_never_repeats_what_the_sender_wrote() -> None:
 
 def test_a_text_of_4096_characters_passes_and_a_longer_one_of_our_own_does_not() -> None:
     # `encode` does not check: whoever builds a message must keep its texts this short.
-    assert decode_to_peer(encode(Kick("😀" * 4096))) == Kick("😀" * 4096)
+    assert decode_to_peer(encode(Kick(KickKind.FULL, "😀" * 4096))) == Kick(KickKind.FULL, "😀" * 4096)
     with pytest.raises(WireError, match="length <= 4096"):
-        decode_to_peer(encode(Kick("x" * 4097)))
+        decode_to_peer(encode(Kick(KickKind.FULL, "x" * 4097)))
     with pytest.raises(UnicodeEncodeError):
         encode(Failed(tag=1, attempt=1, cause="\ud800"))

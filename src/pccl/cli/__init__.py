@@ -1,4 +1,4 @@
-"""The command line: `pccl master`, `pccl demo`, `pccl stress`.
+"""The command line: `pccl master`, `pccl demo`.
 
 Owns arguments and what is printed. Must not know anything that a user of the library could not.
 """
@@ -6,8 +6,6 @@ Owns arguments and what is printed. Must not know anything that a user of the li
 import argparse
 import sys
 from collections.abc import Sequence
-
-from pccl.cli.stress import add_arguments, stress
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -17,15 +15,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     master = commands.add_parser("master", help="decide who is in and which collective runs, until interrupted")
     master.add_argument("--listen", default="0.0.0.0:48148", metavar="HOST:PORT", help="default: %(default)s")
     commands.add_parser("demo", help="a master and real peers on this machine that train, die and come later")
-    add_arguments(commands.add_parser("stress", help="kill and stop real peers by seed, and check every sum"))
     chosen = parser.parse_args(arguments)
     # Imported when chosen: a master has no use for what the demo needs.
     if chosen.command == "master":
         from pccl.cli.master import serve
 
         return serve(chosen.listen)
-    if chosen.command == "stress":
-        return stress(chosen)
-    from pccl.cli.demo import tell
+    from pccl.cli.demo.story import tell
 
     return tell(sys.stdout)

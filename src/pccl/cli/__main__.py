@@ -1,4 +1,4 @@
-"""`python -m pccl.cli`, for whoever has the package but not its script."""
+"""`python -m pccl.cli`, where the package is on the path but its script is not."""
 
 import sys
 

@@ -1,10 +1,10 @@
-"""`pccl master`: a master that says what it does. Owns what is printed and how signals end it."""
+"""`pccl master`: a master that prints what it does. Owns what is printed and how signals end it."""
 
+import contextlib
 import logging
+import queue
 import signal
 import sys
-import threading
-from types import FrameType
 
 from pccl import MasterNode, UsageError
 
@@ -15,29 +15,26 @@ LOOK_S = 0.5
 def serve(listen: str) -> int:
     """Serve until SIGINT or SIGTERM; the exit status."""
     _print_notes()
-    stop = threading.Event()
+    # Its `put` may interrupt its `get` in any place: a handler runs in the middle of what the main thread does.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     try:
         master = MasterNode(listen)
         for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda number, frame: _stop(stop, number, frame))
+            signal.signal(number, lambda number, frame: signals.put(number))
         master.run()
     except UsageError as error:
         print(f"pccl master: {error}", file=sys.stderr)
         return 2
     host = listen.rpartition(":")[0] or "all addresses"
     print(f"the master listens on {host}:{master.port} and waits for peers; Ctrl-C ends it", flush=True)
-    while master.serving and not stop.wait(LOOK_S):
-        pass
-    if not stop.is_set():
-        print("the master ended because of an internal error", file=sys.stderr)
-        return 1
-    master.interrupt()
-    print("the master has ended", flush=True)
-    return 0
-
-
-def _stop(stop: threading.Event, number: int, frame: FrameType | None) -> None:
-    stop.set()
+    while master.serving:
+        with contextlib.suppress(queue.Empty):
+            signals.get(timeout=LOOK_S)
+            master.interrupt()
+            print("the master has ended", flush=True)
+            return 0
+    print("the master ended because of an internal error", file=sys.stderr)
+    return 1
 
 
 def _print_notes() -> None:

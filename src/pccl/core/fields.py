@@ -9,18 +9,19 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.types import CollectiveKind, DataType, ReduceOp
+from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp
 
 Id = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
 """Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
 Secret = Annotated[str, Meta(max_length=64)]
-"""Never shown to anybody; empty for none."""
+"""Never shown; empty for none."""
 Name = Annotated[str, Meta(max_length=64)]
 """Of a master: no other one has it. Empty while it is not known."""
 Text = Annotated[str, Meta(max_length=4096)]
 """A sentence for a person; 4096 characters hold the names of a hundred peers."""
 Number = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Tag = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Tag = Annotated[int, Meta(ge=0)]
+"""Of a user below 2^63, of a part of a call up to 2^64 - 1, where the integers of MessagePack end."""
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 """A number beyond which others are to be given."""
 Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
@@ -29,11 +30,30 @@ Lane = Annotated[int, Meta(ge=0, le=1024)]
 LaneCount = Annotated[int, Meta(ge=0, le=1024)]
 """1,024 connections to one neighbour are four times what PCCL's authors needed for 45 Gbit/s over a continent."""
 SEGMENT_BYTES_MAX = 16 * 1024 * 1024
-"""The data plane accepts no longer segment, whoever announces it."""
+"""The data plane accepts no longer segment, from any peer."""
 SegmentBytes = Annotated[int, Meta(ge=8, le=SEGMENT_BYTES_MAX)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Host = Annotated[str, Meta(max_length=255, pattern=r"\A[0-9A-Za-z._:%-]*\Z")]
 """A name, an IPv4 or an IPv6 address; 255 is the longest name DNS allows."""
+
+
+class Identity(Struct, frozen=True):
+    """Who a peer is and where its future neighbours can dial it; the same over its whole membership."""
+
+    peer: Annotated[PeerId, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
+    group: Annotated[int, Meta(ge=0, le=2**32 - 1)]
+    host: Host
+    """Empty: use the address that the master sees me come from."""
+    port: Port
+    lanes: LaneCount
+    """Lanes per neighbour that I ask for; 0 leaves it to the group."""
+    visits: bool = False
+    """I am a visitor: no candidate, only here to `Fetch`."""
+    serves: bool = True
+    """I let visitors have my shared state beside my other work."""
+    secret: Secret = ""
+    """By which a master knows me again after my connection broke; drawn by me and sent to no other peer. Empty: it
+    does not."""
 
 
 class CollectiveSpec(Struct, frozen=True):
@@ -81,7 +101,7 @@ class LinkReport(Struct, frozen=True):
     """As in `LinkUp`."""
 
 
-class RunReport(Struct, frozen=True):
+class AttemptReport(Struct, frozen=True):
     """One collective that has no outcome yet, as a peer that returns tells of it."""
 
     tag: Tag
@@ -95,6 +115,22 @@ class RunReport(Struct, frozen=True):
     """... and why without a result."""
     lost: Annotated[tuple[Id, ...], Meta(max_length=32)] = ()
     """Those who took part and are in my ring no more; the first few of them."""
+
+
+class Answered(Struct, frozen=True):
+    """The last answers that a peer received to what all peers are asked, by number; 0 for none."""
+
+    last_number: Count = 0
+    """The highest number of anything that a master has sent me."""
+    accepted_at: Number = 0
+    """Answers with a number up to this one were given before I was accepted."""
+    topology: Number = 0
+    """The latest ballot on a topology that I know to be over."""
+    updated: Number = 0
+    """The last answer to `VoteTopology` that I received."""
+    asked: Number = 0
+    """The last answer to `AskPending` that I received, which was ..."""
+    pending: bool = False
 
 
 class Agreed(Struct, frozen=True):
@@ -116,5 +152,29 @@ class TransferReport(Enum):
     FAILED = 3
 
 
-RECALL_RING, RECALL_LINKS, RECALL_RUNS, RECALL_OUTCOMES = 256, 16, 4, 512
-"""Entries of each kind in one `Recall`: 17, 6, 26 and twice 5 KiB when all that can be long is."""
+class KickKind(Enum):
+    """Why a peer is put out, or not let in."""
+
+    PROTOCOL = 0
+    """It broke the protocol, or what it reported contradicts what others report."""
+    SILENT = 1
+    UNREACHABLE = 2
+    """It and another peer cannot dial each other."""
+    IDLE = 3
+    """A visitor that asked for nothing."""
+    FULL = 4
+    LANES = 5
+    """Its group uses another number of lanes."""
+    ID_TAKEN = 6
+    REPLACED = 7
+    """Another connection came with its identity and secret."""
+    LATE = 8
+    """The run has gone on without it."""
+    OTHER_RUN = 9
+    """This master leads another run."""
+    DISPLACED = 10
+    """An earlier run, which was led from this address before, has come back."""
+
+
+REPORT_RING, REPORT_LINKS, REPORT_ATTEMPTS, REPORT_OUTCOMES = 256, 16, 4, 512
+"""Entries of each kind in one `ReportPart`: 17, 6, 26 and twice 5 KiB when all that can be long is."""

@@ -38,21 +38,22 @@ class MasterLimits(Struct, frozen=True):
     minute, so the verdict must not outlive them."""
 
     reunion_s: float = 5.0
-    """A master without a roster that is told of a run waits this long for the peers that nobody has a link to any more.
-    Peers dial every second (`PeerLimits.master_redial_s`), and a dial takes two at most, so who is there has come by
-    then. Those to whom somebody still has a link, or of whose group nobody is here, may not have noticed yet that their
-    master is gone, and get `silence_s`, like everywhere; unless too few are here for one of several masters, who look
-    for the others. The last peer of a run has as long to come back before newcomers begin another one."""
+    """After a restart: how long the master waits for missing peers to which no returned peer has a link. Peers dial
+    every second (`PeerLimits.master_redial_s`), and a dial takes two at most, so one that is there has come by then. A
+    missing peer to which a returned one still has a link, or of whose group no peer has returned, may not have noticed
+    yet that its master is gone, and gets `silence_s`, like everywhere. The last peer of a run has as long to come back
+    before newcomers begin another one."""
 
-    newborn_s: float = 2.0
+    newborn_s: float = 2.5
     """A master that may follow another one on its port keeps newcomers waiting until it is this old: by then peers of
-    an earlier run, who dial every second, have been heard, and the newcomer does not begin a run beside theirs."""
+    an earlier run, which dial every second, have sent their first message, and the newcomer does not begin a run beside
+    theirs. A dial that was under way when this master started may take two seconds (`peer/masters.py`)."""
 
     explain_after_s: float = 2.0
     """A wait is put into words for the operator and for those who wait after this; shorter ones are normal."""
 
     default_lanes: int = 4
-    """Lanes per link when nobody in the group asked for a number: a few concurrent collectives get one each, and one
+    """Lanes per link when no peer of the group asked for a number: a few concurrent collectives get one each, and one
     large tensor gets past the loss-limited rate of a single TCP connection."""
 
     mesh_peers_max: int = 8
@@ -64,7 +65,7 @@ class MasterLimits(Struct, frozen=True):
     """No mesh where links have more lanes than this: seven links of more would use up a process's descriptors."""
 
     spare_redial_s: float = 60.0
-    """Pause before a link that nobody waits for is dialled again after it failed from both ends."""
+    """Pause before a link for which no peer waits is dialled again after it failed from both ends."""
 
     peers_max: int = 4096
     """Candidates and accepted peers together. One process serves a thousand votes in well under a second; beyond a few
@@ -83,10 +84,10 @@ class PeerLimits(Struct, frozen=True):
 
     master_timeout_s: float = 300.0
     """A peer that has lost its master dials it again for this long. A process is restarted in seconds and a machine
-    in a few minutes; then somebody has to come, and every minute of waiting is one of all the others' machines."""
+    in a few minutes; then an operator has to come, and every minute of waiting is one of all the others' machines."""
 
     master_redial_s: float = 1.0
-    """The longest pause between two rounds of dials to the masters. A thousand peers are a thousand refused
+    """The longest pause between two dials to the master. A thousand peers are a thousand refused
     connections a second, which a machine does not feel; and training stands still meanwhile."""
 
     dial_timeout_s: float = 5.0

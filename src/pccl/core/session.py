@@ -1,61 +1,61 @@
-"""What one end of a control connection has said and heard, so that one that breaks can be replaced by another.
+"""What one end of a control connection has sent and received, so that one that breaks can be replaced by another.
 
-Both ends count alike. After a break each tells the other how much it has heard, and the other says the rest again: in
-the end everything was said once and in order, as if nothing had happened. Knows nothing of what is said.
+Both ends count alike. A peer counts what it sends from its `Join` on, over all masters that it has. A master counts
+what it sends to each peer, from zero whenever it takes another name. After a break each end sends how much it has
+received, and the other sends the rest again: in the end every message has arrived once and in order, as if nothing had
+happened. Does not know what the messages mean.
 """
 
 from collections import deque
 from itertools import islice
 from typing import Generic, TypeVar
 
-from pccl.core.messages import (
-    Elsewhere,
-    Join,
-    Kick,
-    Ping,
-    Pong,
-    Recall,
-    Rejoined,
-    Resume,
-    Resumed,
-    ToMaster,
-    ToPeer,
-    Waiting,
-)
+from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.to_master import Correction, Join, ReportPart, Resume, ToMaster
+from pccl.core.messages.to_peer import Kick, Resumed, ToPeer, Waiting
 
 Message = TypeVar("Message", ToMaster, ToPeer)
 
 KEPT_MAX = 4096
-"""Messages that are kept to be said again: as many as one peer may have collectives in flight. What a connection holds
-when it breaks is what was on its way, rarely more than a few dozen."""
+"""Messages that a master keeps to send them again: as many as one peer may have collectives in flight. What a
+connection holds when it breaks is what was on its way, rarely more than a few dozen."""
 
-_UNCOUNTED = frozenset((Join, Resume, Recall, Resumed, Rejoined, Elsewhere, Kick, Waiting, Ping, Pong))
+UNCOUNTED = frozenset((Join, Resume, ReportPart, Correction, Resumed, Kick, Waiting, Ping, Pong))
 """What begins or ends a connection, or is about nothing but the moment."""
 
 
 class Session(Generic[Message]):
-    """One end's count, from the first message to a master until there is another master."""
+    """One end's count."""
 
-    def __init__(self, master: str = "") -> None:
-        self.master = master
-        """The name of the master; empty until it has told us."""
+    def __init__(self) -> None:
+        self.master = ""
+        """The name of the master; empty until it has sent it."""
         self.heard = 0
-        self._said = 0
-        self._latest: deque[Message] = deque(maxlen=KEPT_MAX)
+        """How many messages of the other end have arrived, under this name of the master's."""
+        self.said = 0
+        """How many we have for the other end, sent or not."""
+        self._latest: deque[Message] = deque()
 
-    def say(self, message: Message) -> None:
-        """This is said to the other end, whether or not there is a connection right now."""
-        if type(message) not in _UNCOUNTED:
-            self._said += 1
-            self._latest.append(message)
+    def say(self, message: Message, kept_max: float = KEPT_MAX) -> None:
+        """This is for the other end, whether or not there is a connection right now."""
+        if type(message) in UNCOUNTED:
+            return
+        self.said += 1
+        self._latest.append(message)
+        while len(self._latest) > kept_max:
+            self._latest.popleft()
 
     def hear(self, message: ToMaster | ToPeer) -> None:
-        """The other end said this."""
-        self.heard += type(message) not in _UNCOUNTED
+        """The other end sent this."""
+        self.heard += type(message) not in UNCOUNTED
+
+    def follow(self, master: str) -> None:
+        """Another master takes part in our session: it counts what it sends from zero, we go on."""
+        self.master, self.heard = master, 0
 
     def unheard(self, heard: int) -> tuple[Message, ...] | None:
-        """What must be said again to one who has heard so much; None if that cannot be, or is not kept any more."""
-        lacking = self._said - heard
+        """What must be sent again to an end that has so many messages; None if that cannot be, or is not kept."""
+        lacking = self.said - heard
         if not 0 <= lacking <= len(self._latest):
             return None
         return tuple(islice(self._latest, len(self._latest) - lacking, None))

@@ -1,8 +1,8 @@
 """The native data plane, and the only importer of `_native`.
 
-Owns the translation between effects and native runs, and the descriptor through which runs tell the event loop that
-they have ended. Must not know peers, the master, or why anything runs. Where the native part is missing, importing this
-module fails: a slower replacement is chosen by name, never in silence.
+Owns the translation between effects and native attempts, and the descriptor through which these tell the event loop
+that they have ended. Must not know peers, the master, or why anything starts. Where the native part is missing,
+importing this module fails: a slower replacement is chosen by name, never in silence.
 """
 
 import asyncio
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from pccl import _native
 from pccl.codec import NONE, Codec
-from pccl.core.effects import RunEnded, StartRun
-from pccl.core.messages import CollectiveSpec
-from pccl.dataplane.buffers import Buffers, Tensor
-from pccl.dataplane.offers import CannotRun, Offers, Traffic
+from pccl.core.effects.peer_effects import StartAttempt
+from pccl.core.effects.peer_events import AttemptEnded
+from pccl.core.fields import CollectiveSpec
+from pccl.dataplane.offers import CannotBegin, Offers, Traffic
+from pccl.dataplane.tensors.buffers import Buffers, Tensor
 
 Lanes = Sequence[socket.socket]
 
@@ -44,15 +45,17 @@ def build_info() -> BuildInfo:
     return BuildInfo(facts["compiler"], facts["cxx_standard"], tuple(facts["instruction_sets"]), facts["kernels"])
 
 
-class NativeRun:
-    """One native run and what it is told to report to."""
+class NativeAttempt:
+    """One native attempt, and where it reports its end."""
 
-    def __init__(self, effect: StartRun, run: _native.Run, ended: Callable[[RunEnded], None], lanes: Lanes) -> None:
-        self.run = run
+    def __init__(
+        self, effect: StartAttempt, native: _native.Attempt, ended: Callable[[AttemptEnded], None], lanes: Lanes
+    ) -> None:
+        self.native = native
         self._effect = effect
         self._ended = ended
         self._lanes = lanes
-        """Kept: were the sockets collected while the run is stopping, their numbers could become somebody else's."""
+        """Kept: were the sockets collected while it is stopping, their numbers could be used for something else."""
 
     @property
     def commits_at_once(self) -> bool:
@@ -61,62 +64,67 @@ class NativeRun:
 
     def commit(self) -> None:
         """Complete the result."""
-        self.run.commit()
+        self.native.commit()
 
     def restore(self) -> None:
         """Put the input back."""
-        self.run.restore()
+        self.native.restore()
 
     @property
     def traffic(self) -> Traffic:
         """What it moved."""
-        report = self.run.report
+        report = self.native.report
         return Traffic(report.sent_bytes, report.received_bytes)
 
     def tell(self) -> None:
         """Report the end."""
-        report, effect = self.run.report, self._effect
+        report, effect = self.native.report, self._effect
         broken = {effect.to_next[stripe] for stripe in report.broken_next}
         broken |= {effect.from_prev[stripe] for stripe in report.broken_prev}
-        self._ended(RunEnded(effect.tag, effect.attempt, report.cause, tuple(sorted(broken))))
+        self._ended(AttemptEnded(effect.tag, effect.attempt, report.cause, tuple(sorted(broken))))
 
 
 class NativePlane:
-    """Runs collectives in native threads. All methods but `offers` are called in the event loop's thread."""
+    """Runs collectives in native threads. All methods but `moved_bytes`, and those of `offers`, are
+    called in the event loop's thread."""
 
     def __init__(self, stall_s: float) -> None:
         self.offers = Offers()
         self.stall_s = stall_s
-        self._running: dict[int, NativeRun] = {}
+        self._running: dict[int, NativeAttempt] = {}
         self._notifier: _native.Notifier | None = None
 
     def start(
         self,
-        run: StartRun,
+        effect: StartAttempt,
         to_next: Lanes,
         from_prev: Lanes,
-        ended: Callable[[RunEnded], None],
+        ended: Callable[[AttemptEnded], None],
     ) -> None:
-        """Begin a run; see `DataPlane`."""
+        """Begin an attempt; see `DataPlane`."""
         try:
-            buffers = self.offers.take(run)
-        except CannotRun as failure:
-            ended(RunEnded(run.tag, run.attempt, str(failure)))
+            buffers = self.offers.take(effect)
+        except CannotBegin as failure:
+            ended(AttemptEnded(effect.tag, effect.attempt, str(failure)))
             return
         lanes = [lane.fileno() for lane in to_next], [lane.fileno() for lane in from_prev]
         memory, feedback = (buffers.send.address, buffers.output.address), _feedback(buffers)
         try:
-            native = _native.start(plan(run, self.stall_s), *memory, *lanes, self._open_notifier(), *feedback)
+            native = _native.start(plan(effect, self.stall_s), *memory, *lanes, self._open_notifier(), *feedback)
         except (RuntimeError, MemoryError) as error:  # no descriptor, thread or memory left; there may be some again
-            ended(RunEnded(run.tag, run.attempt, f"it cannot begin: {error}"))
+            ended(AttemptEnded(effect.tag, effect.attempt, f"it cannot begin: {error}"))
             return
-        this = self._running[run.attempt] = NativeRun(run, native, ended, (*to_next, *from_prev))
-        self.offers.began(run.tag, this)
+        this = self._running[effect.attempt] = NativeAttempt(effect, native, ended, (*to_next, *from_prev))
+        self.offers.began(effect.tag, this)
 
     def abort(self, tag: int, attempt: int) -> None:
-        """Stop a run; see `DataPlane`."""
+        """Stop an attempt; see `DataPlane`."""
         if attempt in self._running:
-            self._running[attempt].run.abort()
+            self._running[attempt].native.abort()
+
+    def moved_bytes(self) -> list[int]:
+        """See `DataPlane`."""
+        return [running.native.moved_bytes for running in list(self._running.values())]
 
     def check(self, contribution: bytes) -> int:
         """See `DataPlane`."""
@@ -136,9 +144,9 @@ class NativePlane:
             _native.reduce_all_coded(parameters(spec), out.address, contributions)
 
     def close(self) -> None:
-        """The loop ends. Runs that are still stopping notify nobody, and keep what they need to themselves."""
+        """The loop ends. Attempts that are still stopping notify no loop, and keep what they need."""
         for running in self._running.values():
-            running.run.abort()
+            running.native.abort()
         if self._notifier is not None:
             asyncio.get_running_loop().remove_reader(self._notifier.fd)
             self._notifier = None
@@ -151,16 +159,16 @@ class NativePlane:
 
     def _collect(self, notifier: _native.Notifier) -> None:
         notifier.clear()
-        for attempt in [attempt for attempt, running in self._running.items() if running.run.ended]:
+        for attempt in [attempt for attempt, running in self._running.items() if running.native.ended]:
             self._running.pop(attempt).tell()
 
 
-def plan(run: StartRun, stall_s: float) -> _native.Plan:
-    """What the native part is told of a run."""
-    made = parameters(run.spec)
-    made.tag, made.attempt = run.tag, run.attempt
-    made.rank, made.size, made.root = run.rank, run.size, run.root_rank
-    made.segment_bytes, made.stall_s = run.segment_bytes, stall_s
+def plan(effect: StartAttempt, stall_s: float) -> _native.Plan:
+    """What the native part is told of an attempt."""
+    made = parameters(effect.spec)
+    made.tag, made.attempt = effect.tag, effect.attempt
+    made.rank, made.size, made.root = effect.rank, effect.size, effect.root_rank
+    made.segment_bytes, made.stall_s = effect.segment_bytes, stall_s
     return made
 
 
@@ -176,6 +184,6 @@ def parameters(spec: CollectiveSpec) -> _native.Plan:
 
 
 def _feedback(buffers: Buffers) -> tuple[int, int]:
-    """Where what is carried and what is lost lie; nowhere if nobody asks for it."""
+    """Where what is carried and what is lost lie; nowhere without error feedback."""
     feedback = buffers.feedback
     return (0, 0) if feedback is None else (feedback.carried.address, feedback.lost.address)

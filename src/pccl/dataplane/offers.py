@@ -1,8 +1,8 @@
-"""What the data planes share: the buffers of calls in flight, by tag, and what became of their runs.
+"""What the data planes share: the buffers of calls in flight, by tag, and what became of their attempts.
 
 A call offers its buffers before it votes. After each attempt it settles: only then is it known whether the result
 stands or the input must be put back. When it will not try again it withdraws the offer; until then buffers are kept
-alive here, and nobody else gets its tag. Must not know how bytes move.
+alive here, and no other call gets its tag. Must not know how bytes move.
 """
 
 import threading
@@ -11,15 +11,15 @@ from typing import Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from pccl.core.effects import StartRun
-from pccl.dataplane.buffers import Buffers, Feedback, Tensor, fresh
-from pccl.dataplane.segments import output_count
+from pccl.core.effects.peer_effects import StartAttempt
+from pccl.dataplane.ring.segments import output_count
+from pccl.dataplane.tensors.buffers import Buffers, Feedback, Tensor, fresh
 from pccl.errors import UsageError
 from pccl.types import Result
 
 
 class Traffic(Struct, frozen=True):
-    """Bytes that a run moved over its lanes, headers included."""
+    """Bytes that an attempt moved over its lanes, headers included."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -29,15 +29,15 @@ class Settled(Traffic, frozen=True):
     """What became of a call."""
 
     output: Tensor | None = None
-    """Where the result is, if a run has begun; of use only when it was committed."""
+    """Where the result is, if an attempt has begun; of use only when it was committed."""
 
 
-class CannotRun(Exception):
-    """There are no buffers to run on; the sentence says why."""
+class CannotBegin(Exception):
+    """There are no buffers to work on; the sentence says why."""
 
 
-class Ran(Protocol):
-    """A run that has ended, or is about to."""
+class Attempt(Protocol):
+    """The data plane's part in an attempt that has ended, or is about to."""
 
     @property
     def commits_at_once(self) -> bool:
@@ -62,17 +62,17 @@ class Offers:
         self._lock = threading.Lock()
         """Held while a new offer is compared with the others, and when one goes."""
         self._buffers: dict[int, Buffers] = {}
-        self._memory: dict[int, tuple[int, int, int, int]] = {}
+        self._answers: dict[int, tuple[int, int, int, int]] = {}
         self._complete: dict[int, Buffers] = {}
         """Of the present attempts: the next one may have a result of another length."""
-        self._runs: dict[int, Ran] = {}
+        self._attempts: dict[int, Attempt] = {}
 
     def offer(self, tag: int, buffers: Buffers) -> None:
         """These buffers are for the collective with this tag."""
         with self._lock:
             if tag in self._buffers:
                 raise UsageError(f"tag {tag} is in flight; wait for it, or choose another tag", Result.INVALID_ARGUMENT)
-            memory = _memory(buffers)
+            memory = _answers(buffers)
             other = self._disturbed(*memory)
             if other is not None:
                 raise UsageError(
@@ -80,12 +80,12 @@ class Offers:
                     "for that one first",
                     Result.INVALID_ARGUMENT,
                 )
-            self._buffers[tag], self._memory[tag] = buffers, memory
+            self._buffers[tag], self._answers[tag] = buffers, memory
 
     def _disturbed(self, read: int, read_end: int, write: int, write_end: int) -> int | None:
         """The tag of one that would read what is written here, or write what is read or written here. There may be
         thousands, so the comparison is spelled out."""
-        for tag, (their_read, their_read_end, their_write, their_write_end) in self._memory.items():
+        for tag, (their_read, their_read_end, their_write, their_write_end) in self._answers.items():
             if write < their_write_end and their_write < write_end:
                 return tag
             if (write < their_read_end and their_read < write_end) or (
@@ -104,57 +104,57 @@ class Offers:
         as the input."""
         return self._buffers[tag]
 
-    def take(self, run: StartRun) -> Buffers:
-        """The buffers that were offered for a run, with room for a result whose length nobody knew before. Raises
-        `CannotRun`."""
-        offered, spec = self._buffers.get(run.tag), run.spec
+    def take(self, start: StartAttempt) -> Buffers:
+        """The buffers that were offered for an attempt, with room for a result whose length was not known
+        before. Raises `CannotBegin`."""
+        offered, spec = self._buffers.get(start.tag), start.spec
         if offered is None:
-            raise CannotRun("no buffers were offered for it")
-        wanted = output_count(spec.kind, spec.count, run.size, run.rank)
+            raise CannotBegin("no buffers were offered for it")
+        wanted = output_count(spec.kind, spec.count, start.size, start.rank)
         try:
             recv = fresh(wanted, spec.dtype) if offered.recv is None else offered.recv
         except (OSError, OverflowError) as error:
-            raise CannotRun(f"no memory for a result of {wanted} x {spec.dtype.name}: {error}") from error
+            raise CannotBegin(f"no memory for a result of {wanted} x {spec.dtype.name}: {error}") from error
         complete = Buffers(offered.send, recv, offered.feedback)
         if (complete.send.count, complete.output.count) != (spec.count, wanted):
-            raise CannotRun(f"recv holds {complete.output.count} elements, and the result {wanted}")
-        self._complete[run.tag] = complete
+            raise CannotBegin(f"recv holds {complete.output.count} elements, and the result {wanted}")
+        self._complete[start.tag] = complete
         return complete
 
-    def began(self, tag: int, run: Ran) -> None:
-        """A run works on the buffers of this tag."""
-        self._runs[tag] = run
+    def began(self, tag: int, attempt: Attempt) -> None:
+        """An attempt works on the buffers of this tag."""
+        self._attempts[tag] = attempt
 
     def commits_at_once(self, tag: int) -> bool:
         """To settle it as committed takes less time than to wake another thread for it."""
-        run = self._runs.get(tag)
-        return run is None or run.commits_at_once
+        attempt = self._attempts.get(tag)
+        return attempt is None or attempt.commits_at_once
 
     def settle(self, tag: int, committed: bool) -> Settled:
-        """The attempt was answered, so no run works on the buffers any more: keep the result or put the input back."""
+        """The attempt was answered, so nothing works on the buffers any more: keep the result or put the input back."""
         complete = self._complete.pop(tag, None)
-        run = self._runs.pop(tag, None)
-        if run is None:
+        attempt = self._attempts.pop(tag, None)
+        if attempt is None:
             return Settled()
         if committed:
-            run.commit()
+            attempt.commit()
         else:
-            run.restore()
+            attempt.restore()
         output = None if complete is None else complete.recv
-        return Settled(run.traffic.sent_bytes, run.traffic.received_bytes, output)
+        return Settled(attempt.traffic.sent_bytes, attempt.traffic.received_bytes, output)
 
     def withdraw(self, tag: int) -> None:
         """The call is over; its tag and its memory are free."""
         with self._lock:
             self._buffers.pop(tag, None)
-            self._memory.pop(tag, None)
+            self._answers.pop(tag, None)
 
 
-def _memory(buffers: Buffers) -> tuple[int, int, int, int]:
+def _answers(buffers: Buffers) -> tuple[int, int, int, int]:
     """From where to where it reads, and writes."""
     return *_range(buffers.send), *_range(buffers.recv)
 
 
 def _range(tensor: Tensor | None) -> tuple[int, int]:
-    """What is empty, or not there yet, is in nobody's way."""
+    """What is empty, or not there yet, overlaps with nothing."""
     return (tensor.address, tensor.address + tensor.nbytes) if tensor is not None and tensor.nbytes else (0, 0)

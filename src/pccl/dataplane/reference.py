@@ -1,4 +1,4 @@
-"""The reference data plane: the ring in numpy over the lent sockets, one thread for each run.
+"""The reference data plane: the ring in numpy over the lent sockets, one thread for each attempt.
 
 The oracle of the native data plane, which gives the same bits and speaks the same format on the lanes, and of use
 where no compiler is; chosen by name, and slow. Owns the threads. Must not know peers, votes or retries.
@@ -12,26 +12,27 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pccl.codec import Codec
-from pccl.core.effects import RunEnded, StartRun
-from pccl.core.messages import CollectiveSpec
-from pccl.dataplane.arithmetic import STORED, check, reduce_all
-from pccl.dataplane.buffers import Buffers, Tensor
-from pccl.dataplane.coding import CodedShares, Coding, memory
-from pccl.dataplane.offers import CannotRun, Offers, Traffic
-from pccl.dataplane.reference_ring import Failed, Receiver, Ring, Sender
+from pccl.core.effects.peer_effects import StartAttempt
+from pccl.core.effects.peer_events import AttemptEnded
+from pccl.core.fields import CollectiveSpec
+from pccl.dataplane.offers import CannotBegin, Offers, Traffic
+from pccl.dataplane.ring.arithmetic import STORED, check, reduce_all
+from pccl.dataplane.ring.coding import CodedShares, Coding, memory
+from pccl.dataplane.ring.reference_ring import Failed, Receiver, Ring, Sender
+from pccl.dataplane.tensors.buffers import Buffers, Tensor
 
 
-class ReferenceRun:
-    """One run in a thread of its own."""
+class ReferenceAttempt:
+    """One attempt in a thread of its own."""
 
-    def __init__(self, effect: StartRun, ring: Ring, stall_s: float, ended: Callable[[RunEnded], None]) -> None:
+    def __init__(self, effect: StartAttempt, ring: Ring, stall_s: float, ended: Callable[[AttemptEnded], None]) -> None:
         self._effect, self._ring, self._stall_s = effect, ring, stall_s
         self._ended = ended
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._work, name=f"pccl run {effect.attempt}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"pccl attempt {effect.attempt}", daemon=True)
 
     def start(self) -> None:
-        """Begin; `ended` is called from a thread of the run's own."""
+        """Begin; `ended` is called from a thread of its own."""
         self._thread.start()
 
     def join(self) -> None:
@@ -48,11 +49,11 @@ class ReferenceRun:
             self._run()
         except Failed as failure:
             cause = str(failure)
-        except Exception as error:  # such as no memory; whoever waits for the end must hear of it
+        except Exception as error:  # such as no memory; the shell waits for the end and must get it
             cause = f"{type(error).__name__}: {error}"
         broken = {self._effect.to_next[stripe] for stripe in self._ring.broken_next}
         broken |= {self._effect.from_prev[stripe] for stripe in self._ring.broken_prev}
-        self._ended(RunEnded(self._effect.tag, self._effect.attempt, cause, tuple(sorted(broken))))
+        self._ended(AttemptEnded(self._effect.tag, self._effect.attempt, cause, tuple(sorted(broken))))
 
     def _run(self) -> None:
         progress_at = time.monotonic()
@@ -72,7 +73,7 @@ class ReferenceRun:
         """The result is in its place already, decoded segment by segment: written to be read, not to be fast."""
 
     def restore(self) -> None:
-        """Put the input back; stops the run and waits for its end first if need be."""
+        """Put the input back; stops and waits for its end first if need be."""
         self.abort()
         self.join()
         self._ring.restore()
@@ -89,44 +90,49 @@ class ReferenceRun:
 
 
 class ReferencePlane:
-    """Runs collectives in threads of Python. All methods but `offers` are called in the event loop's thread."""
+    """Runs collectives in threads of Python. All methods but `moved_bytes`, and those of `offers`, are
+    called in the event loop's thread."""
 
     def __init__(self, stall_s: float) -> None:
         self.offers = Offers()
         self.stall_s = stall_s
-        self._running: dict[int, ReferenceRun] = {}
+        self._running: dict[int, ReferenceAttempt] = {}
 
     def start(
         self,
-        run: StartRun,
+        effect: StartAttempt,
         to_next: Sequence[socket.socket],
         from_prev: Sequence[socket.socket],
-        ended: Callable[[RunEnded], None],
+        ended: Callable[[AttemptEnded], None],
     ) -> None:
-        """Begin a run; see `DataPlane`."""
+        """Begin an attempt; see `DataPlane`."""
         try:
-            buffers = self.offers.take(run)
-        except CannotRun as failure:
-            ended(RunEnded(run.tag, run.attempt, str(failure)))
+            buffers = self.offers.take(effect)
+        except CannotBegin as failure:
+            ended(AttemptEnded(effect.tag, effect.attempt, str(failure)))
             return
-        ring = Ring(run, buffers, [Sender(lane) for lane in to_next], [Receiver(lane) for lane in from_prev])
+        ring = Ring(effect, buffers, [Sender(lane) for lane in to_next], [Receiver(lane) for lane in from_prev])
 
-        def gone(event: RunEnded) -> None:
-            del self._running[run.attempt]
+        def gone(event: AttemptEnded) -> None:
+            del self._running[effect.attempt]
             ended(event)
 
-        this = self._running[run.attempt] = ReferenceRun(run, ring, self.stall_s, gone)
+        this = self._running[effect.attempt] = ReferenceAttempt(effect, ring, self.stall_s, gone)
         try:
             this.start()
         except RuntimeError as error:  # the machine has no more threads
-            gone(RunEnded(run.tag, run.attempt, f"it cannot begin: {error}"))
+            gone(AttemptEnded(effect.tag, effect.attempt, f"it cannot begin: {error}"))
             return
-        self.offers.began(run.tag, this)
+        self.offers.began(effect.tag, this)
 
     def abort(self, tag: int, attempt: int) -> None:
-        """Stop a run; see `DataPlane`."""
+        """Stop an attempt; see `DataPlane`."""
         if (running := self._running.get(attempt)) is not None:
             running.abort()
+
+    def moved_bytes(self) -> list[int]:
+        """See `DataPlane`."""
+        return [running.moved_bytes for running in list(self._running.values())]
 
     def check(self, contribution: bytes) -> int:
         """See `DataPlane`."""
@@ -153,7 +159,7 @@ class ReferencePlane:
     def close(self) -> None:
         """The loop ends: no thread stays behind, which takes no longer than an abort."""
         running = list(self._running.values())
-        for run in running:
-            run.abort()
-        for run in running:
-            run.join()
+        for each in running:
+            each.abort()
+        for each in running:
+            each.join()

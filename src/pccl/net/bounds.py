@@ -1,6 +1,6 @@
 """How much of a process the network may use: descriptors, strangers, and the time of a connection that is dead.
 
-Owns the arithmetic of descriptors. Must not know what is said on a connection.
+Owns the arithmetic of descriptors. Must not know what is sent on a connection.
 """
 
 import contextlib

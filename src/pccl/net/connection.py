@@ -33,8 +33,8 @@ reach for as long as the master tolerates is not closed for it. And 1,000 connec
 without end and do not read the answers, make the master keep 2 GB, which its machine survives."""
 
 LINGER_S = 5.0
-"""After our last word the other end has this long to read it and to close. Closing at once would answer bytes that are
-still on their way to us with a reset, and a reset can overtake our last word, which is the reason for the end."""
+"""After our last message the other end has this long to read it and to close. Closing at once would answer bytes that
+are still on their way to us with a reset, and a reset can overtake that message, which says why we close."""
 
 
 class ControlEnd(asyncio.Protocol):
@@ -88,7 +88,7 @@ class ControlEnd(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self._cause:
-            return  # Nobody listens any more; read only so that our last word is not lost to a reset.
+            return  # No longer used; read only so that the last message that we sent is not lost to a reset.
         try:
             if not self._spoken_to:
                 data = self._take_preamble(data)
@@ -143,7 +143,7 @@ class MasterEnd(ControlEnd):
     """The master's end. A stranger gets no answer, but one of another version gets it in words."""
 
     def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None]) -> None:
-        # Whoever has greeted is counted and bounded by the core; only strangers are kept to small frames.
+        # A peer that has greeted is counted and bounded by the core; only unknown connections are kept to small frames.
         super().__init__(FrameReader(HELLO_FRAME_MAX, then=TO_MASTER_FRAME_MAX), on_closed)
         self._on_frame = on_frame
 
@@ -212,6 +212,6 @@ class PeerEnd(ControlEnd):
             if self._refused_by:
                 self._greet(self._refused_by)
             else:
-                cause = str(error) if error else "it closed the connection without a word"
+                cause = str(error) if error else "it closed the connection without an answer"
                 self.greeted.set_exception(ConnectionError(cause))
         super().connection_lost(error)

@@ -1,21 +1,59 @@
-"""A peer's control connection: to one of its masters, and after that has ended to the next one.
+"""A peer's control connection: to its master, and after that has ended to the one that takes its place.
 
-Owns which connection is the present one: what happens on an older one is nobody's business any more. Must not know what
-is said, nor when to dial whom.
+Owns which connection is the present one: what happens on an older one is ignored. Must not know what is sent, nor when
+to dial.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable
 
 from pccl.net.connection import PeerEnd
 from pccl.net.dialling import Dialler
+from pccl.net.sockets import Resolved, SocketAddress
 
 Place = tuple[str, int]
-"""Host and port of a master."""
+"""Host and port of the master. The host is a name that may have several addresses, others from dial to dial."""
 
 
 class NotOurMaster(Exception):
     """Something listens at the master's address, but it cannot be our master: trying again does not help."""
+
+
+class Addresses:
+    """Which of the addresses behind the master's name are tried first."""
+
+    def __init__(self) -> None:
+        self._known: list[SocketAddress] = []
+        """Of the last dial."""
+        self._last: SocketAddress | None = None
+        """The one that last answered as our master."""
+        self._strange: set[SocketAddress] = set()
+        """Where something took the connection and did not answer as our master."""
+
+    def order(self, addresses: list[Resolved]) -> list[Resolved]:
+        """The one that last answered, then those that are not known, then those that did not answer as our master."""
+        self._known = [address for _, address in addresses]
+        return sorted(addresses, key=lambda each: (each[1] in self._strange, each[1] != self._last))
+
+    def answered(self, address: SocketAddress) -> None:
+        """Our master is there."""
+        self._last = address
+        self._strange.clear()
+
+    def passed_over(self, address: SocketAddress) -> None:
+        """Something else is there, or what is there does not answer."""
+        self._strange.add(address)
+
+    @property
+    def strange(self) -> int:
+        """At how many of those that are known it is not."""
+        return sum(address in self._strange for address in self._known)
+
+    @property
+    def left(self) -> int:
+        """At how many of them it may be."""
+        return len(self._known) - self.strange
 
 
 class Control:
@@ -23,26 +61,27 @@ class Control:
 
     def __init__(
         self,
-        masters: Sequence[Place],
+        master: Place,
         dialler: Dialler,
         on_frame: Callable[[bytes], None],
         on_closed: Callable[[str], None],
     ) -> None:
-        self._masters = masters
+        self._master = master
+        self.addresses = Addresses()
         self._dialler = dialler
         self._on_frame = on_frame
         self._on_closed = on_closed
         self._end: PeerEnd | None = None
         self._fading: set[PeerEnd] = set()
-        """Ended by us; our last word may still be on its way."""
+        """Ended by us; our last message may still be on its way."""
         self._faded = asyncio.Event()
         self._faded.set()
 
-    async def open(self, place: int, timeout_s: float) -> PeerEnd:
-        """Connect to this master, from now on the present one. Whether it is ours shows in `greeted`. Raises
-        `OSError`."""
+    async def open(self, timeout_s: float) -> PeerEnd:
+        """Connect to what is behind the master's name now. Whether it is ours shows in `greeted`. Raises `OSError`."""
         self.close()
-        sock = await self._dialler.connect(*self._masters[place], timeout_s)
+        sock = await self._dialler.connect(*self._master, timeout_s, self.addresses.order)
+        address = _other_end(sock)
         end = PeerEnd(lambda body: self._frame(end, body), lambda cause: self._closed(end, cause))
         try:
             await asyncio.get_running_loop().create_connection(lambda: end, sock=sock)
@@ -51,16 +90,23 @@ class Control:
             raise
         if not end.alive:
             end.greeted.cancel()
-            # Looked at, too, if it has failed: asyncio complains of a failure that nobody sees.
+            # Looked at, too, if it has failed: asyncio complains of a failure that is never looked at.
             cause = None if end.greeted.cancelled() else end.greeted.exception()
-            raise ConnectionError("it closed the connection without a word") from cause
+            raise ConnectionError("it closed the connection without an answer") from cause
         self._end = end
+        end.greeted.add_done_callback(lambda answer: self._judge(address, answer))
         return end
 
-    async def open_again(self, place: int, timeout_s: float) -> None:
-        """The same for one that was there before: if it is not ours, or says nothing, the connection just ends. Raises
-        `OSError`."""
-        end = await self.open(place, timeout_s)
+    def _judge(self, address: SocketAddress | None, answer: "asyncio.Future[str]") -> None:
+        """What is at an address has shown whether it is our master."""
+        if address is not None:
+            ours = not answer.cancelled() and answer.exception() is None and not answer.result()
+            (self.addresses.answered if ours else self.addresses.passed_over)(address)
+
+    async def open_again(self, timeout_s: float) -> None:
+        """The same for one that was there before: if it is not ours, or does not answer, the connection just ends.
+        Raises `OSError`."""
+        end = await self.open(timeout_s)
         silence = asyncio.get_running_loop().call_later(timeout_s, end.fail, f"no answer within {timeout_s:g} s")
 
         def greeted(answer: "asyncio.Future[str]") -> None:
@@ -76,7 +122,7 @@ class Control:
             self._end.send(body)
 
     def close(self) -> None:
-        """End the connection after what was sent has left; its end is not told."""
+        """End the connection after what was sent has left; its end is not reported."""
         end, self._end = self._end, None
         if end is not None:
             self._fading.add(end)
@@ -84,7 +130,7 @@ class Control:
             end.close()
 
     def fail(self, cause: str) -> None:
-        """End it at once; that is told."""
+        """End it at once; that is reported."""
         if self._end is not None:
             self._end.fail(cause)
 
@@ -109,3 +155,12 @@ class Control:
         if self._end is end:
             self._end = None
             self._on_closed(cause)
+
+
+def _other_end(sock: socket.socket) -> SocketAddress | None:
+    """Where a socket is connected to; None if that has ended already."""
+    try:
+        address: SocketAddress = sock.getpeername()
+    except OSError:
+        return None
+    return address

@@ -1,6 +1,6 @@
 """Dialling: names are looked up once for all connections of a moment, and the addresses of a name tried in turn.
 
-Owns the threads that wait for name servers. Must not know what is said on a connection.
+Owns the threads that wait for name servers. Must not know what is sent on a connection.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import threading
+from collections.abc import Callable
 
 from pccl.net import sockets
 from pccl.net.sockets import Resolved, SocketAddress
@@ -17,21 +18,26 @@ NAME_KEPT_S = 3.0
 """An answer of a name server serves this long: all lanes of a link, dialled in the same instant, ask once, and a name
 that moved to another address is found there by the next link. Failures are not kept at all."""
 
+Order = Callable[[list[Resolved]], list[Resolved]]
+"""Which of the addresses of a name are tried first."""
+
 
 class Dialler:
     """Makes connections. Lives in one event loop."""
 
-    def __init__(self, connection_dead_s: float) -> None:
+    def __init__(self, connection_dead_s: float, name_kept_s: float = NAME_KEPT_S) -> None:
         self._connection_dead_s = connection_dead_s
+        self._name_kept_s = name_kept_s
         self._asked: dict[tuple[str, int], asyncio.Future[list[Resolved]]] = {}
         """Questions to name servers that are open, and answers that still serve."""
 
-    async def connect(self, host: str, port: int, timeout_s: float) -> socket.socket:
-        """A connected socket to the first address of `host` that answers. Raises `OSError` (`TimeoutError` is one)."""
+    async def connect(self, host: str, port: int, timeout_s: float, order: Order = list) -> socket.socket:
+        """A connected socket to the first address of `host`, in this order, that answers. Raises `OSError`
+        (`TimeoutError` is one)."""
         loop = asyncio.get_running_loop()
         give_up = loop.time() + timeout_s
         async with asyncio.timeout_at(give_up):
-            addresses = await self._resolve(host, port)
+            addresses = order(await self._resolve(host, port))
         failure: OSError = OSError(errno.EADDRNOTAVAIL, f"{host} has no address")
         for position, (family, address) in enumerate(addresses):
             # An address that swallows everything must not eat the time of the next one.
@@ -58,7 +64,7 @@ class Dialler:
             sock.close()
             # asyncio's text repeats the address and leaves out what happened.
             raise OSError(error.errno, os.strerror(error.errno or 0)) from error
-        except BaseException:  # Also when cancelled: nobody else knows this socket.
+        except BaseException:  # Also when cancelled: this is the only reference to the socket.
             sock.close()
             raise
         return sock
@@ -77,7 +83,7 @@ class Dialler:
     def _ask(self, host: str, port: int) -> "asyncio.Future[list[Resolved]]":
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[list[Resolved]] = loop.create_future()
-        # Looked at even if all who asked have given up: asyncio complains of a failure that nobody sees.
+        # Looked at even if all that asked have given up: asyncio complains of a failure that is never looked at.
         answer.add_done_callback(lambda done: done.cancelled() or done.exception())
 
         def ask() -> None:
@@ -86,7 +92,7 @@ class Dialler:
                 addresses = sockets.look_up(host, port, 0)
             except OSError as error:
                 failure = error
-            with contextlib.suppress(RuntimeError):  # The loop has ended: nobody waits for this any more.
+            with contextlib.suppress(RuntimeError):  # The loop has ended: no dial waits for this any more.
                 loop.call_soon_threadsafe(self._settle, (host, port), addresses, failure)
 
         # A daemon, not asyncio's executor: that one makes the interpreter's exit wait for a name server that is silent.
@@ -103,5 +109,5 @@ class Dialler:
             del self._asked[name]
             answer.set_exception(failure or OSError(errno.EADDRNOTAVAIL, f"{name[0]} has no address"))
         else:
-            asyncio.get_running_loop().call_later(NAME_KEPT_S, self._asked.pop, name)
+            asyncio.get_running_loop().call_later(self._name_kept_s, self._asked.pop, name)
             answer.set_result(addresses)

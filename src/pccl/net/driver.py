@@ -36,8 +36,12 @@ class Driver(Generic[EventT, EffectT]):
         tick: EventT,
         carry_out: Callable[[EffectT], None],
         on_bug: Callable[[Exception], None],
+        contain: Callable[[EventT, float], list[EffectT]] | None = None,
     ) -> None:
+        """`contain` says what to do about an event at which the core has raised; without it, or if it raises too, the
+        driver ends and `on_bug` is called."""
         self._core = core
+        self._contain = contain
         self._tick = tick
         self._carry_out = carry_out
         self._on_bug = on_bug
@@ -58,7 +62,7 @@ class Driver(Generic[EventT, EffectT]):
         self._busy = True
         try:
             while self._events and not self._stopped:
-                for effect in self._core.handle(self._events.popleft(), self._loop.time()):
+                for effect in self._decide(self._events.popleft(), self._loop.time()):
                     self._carry_out(effect)
         except Exception as error:
             self._end_in_bug(error)
@@ -68,6 +72,15 @@ class Driver(Generic[EventT, EffectT]):
             # Once per turn of the loop, not per event: a thousand votes may arrive in one turn.
             self._arming = True
             self._loop.call_soon(self._arm)
+
+    def _decide(self, event: EventT, now: float) -> list[EffectT]:
+        try:
+            return self._core.handle(event, now)
+        except Exception as error:
+            if self._contain is None:
+                raise
+            log.critical("internal error at %s, please report it", type(event).__name__, exc_info=error)
+            return self._contain(event, now)
 
     def start(self, work: Coroutine[Any, Any, EventT]) -> asyncio.Task[None]:
         """Carry out an effect that takes time: a coroutine that returns the next event. One that raises is a bug."""
@@ -88,8 +101,8 @@ class Driver(Generic[EventT, EffectT]):
             self.post(event)
 
     def _end_in_bug(self, error: Exception) -> None:
-        # A core that raised is in a state nobody reasoned about. Ending is better than going on: whoever waits for this
-        # process learns it at once, instead of waiting for an answer that may never come.
+        # A core that raised may be in any state. Ending is better than going on: peers that wait for this process learn
+        # it at once, instead of waiting for an answer that may never come.
         log.critical("internal error, please report it", exc_info=error)
         self.stop()
         self._on_bug(error)
@@ -105,19 +118,28 @@ class Driver(Generic[EventT, EffectT]):
 
     def _arm(self) -> None:
         self._arming = False
-        deadline = None if self._stopped else self._core.next_deadline()
+        deadline = self._next_deadline()
         due = math.inf if deadline is None else deadline
         if self._timer is not None:
             if self._due <= due:
-                return  # It fires early and is armed anew then, which is cheaper than a new timer for every event.
+                return  # It fires early and is armed again then, which is cheaper than a new timer for every event.
             self._timer.cancel()
         self._due = due
         self._timer = None if due == math.inf else self._loop.call_at(due, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer, self._due = None, math.inf
-        deadline = self._core.next_deadline()
+        deadline = self._next_deadline()
         if deadline is not None and deadline <= self._loop.time():
             self.post(self._tick)
         else:
             self._arm()
+
+    def _next_deadline(self) -> float | None:
+        if self._stopped:
+            return None
+        try:
+            return self._core.next_deadline()
+        except Exception as error:
+            self._end_in_bug(error)
+            return None

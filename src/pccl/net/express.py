@@ -11,11 +11,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pccl.codec import contribution_bytes
-from pccl.core.effects import LaneClosed, PeerEvent, RunEnded, SendParcel, StartExchange
-from pccl.core.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
-from pccl.dataplane.parcels import Damaged, Exchanged, Inbox, wrap
+from pccl.core.effects.peer_effects import SendParcel, StartExchange
+from pccl.core.effects.peer_events import AttemptEnded, LaneClosed, PeerEvent
+from pccl.core.rules.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
+from pccl.dataplane.plane import DataPlane
+from pccl.dataplane.ring.parcels import Damaged, Exchanged, Inbox, wrap
 from pccl.net import sockets
-from pccl.net.data_plane import DataPlane
 from pccl.net.lanes import LaneKey
 
 READ_BYTES = 2 * PARCEL_BYTES_MAX
@@ -214,4 +215,4 @@ class Express:
     def _end(self, attempt: int, cause: str) -> None:
         waiting = self._waiting.pop(attempt)
         waiting.give_up.cancel()
-        self._report(RunEnded(waiting.effect.tag, attempt, cause))
+        self._report(AttemptEnded(waiting.effect.tag, attempt, cause))

@@ -6,7 +6,7 @@ Reads not one byte beyond: what follows belongs to the data plane. Must not know
 import asyncio
 import socket
 
-from pccl.core.messages import LaneAnswer, LaneHello
+from pccl.core.messages.lanes import LaneAnswer, LaneHello
 from pccl.wire.codec import decode_between, encode
 from pccl.wire.framing import (
     HEADER_BYTES,
@@ -46,7 +46,8 @@ async def dial(sock: socket.socket, hello: LaneHello) -> LaneAnswer:
 
 
 async def read_hello(sock: socket.socket) -> LaneHello:
-    """The hello of whoever dialled us. Raises `OSError` or `WireError`; whom words can help has got some by then."""
+    """The hello of the end that dialled us. Raises `OSError` or `WireError`; an end that a reason can help has got one
+    by then."""
     head = await _read_exactly(sock, PREAMBLE_BYTES)
     try:
         purpose = parse_preamble(head)

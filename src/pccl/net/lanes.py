@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pccl.core.effects import AcceptLane, Dial, DialFailed, LaneClosed, LaneDialled, LaneOffered, PeerEffect, PeerEvent
-from pccl.core.messages import LaneAnswer, LaneHello
+from pccl.core.effects.peer_effects import AcceptLane, Dial, PeerEffect
+from pccl.core.effects.peer_events import DialFailed, LaneClosed, LaneDialled, LaneOffered, PeerEvent
+from pccl.core.messages.lanes import LaneAnswer, LaneHello
 from pccl.net import handshake, sockets
 from pccl.net.bounds import Bounds
 from pccl.net.dialling import Dialler
@@ -96,7 +97,7 @@ class Lanes:
             reply = await handshake.dial(sock, effect.hello)
             if not reply.accepted:
                 raise WireError(f"refused by the peer there: {reply.reason}")
-        except BaseException:  # Also when cancelled: nobody else knows this socket.
+        except BaseException:  # Also when cancelled: this is the only reference to the socket.
             sock.close()
             raise
         return sock
@@ -112,7 +113,7 @@ class Lanes:
         try:
             hello = await handshake.read_hello(sock)
         except (OSError, WireError) as error:
-            log.debug("a connection from %s is no lane: %s", host, error)
+            log.debug("a connection from %s is not a lane: %s", host, error)
             sock.close()
         except BaseException:
             sock.close()
@@ -157,7 +158,7 @@ class Lanes:
         if lane is None:
             return
         if lane.lent:
-            # The data plane may be reading from it: closing would hand its descriptor's number to somebody else.
+            # The data plane may be reading from it: closing would free its descriptor's number for something else.
             lane.doomed = True
             with suppress(OSError):  # Broken already.
                 lane.sock.shutdown(socket.SHUT_RDWR)
@@ -176,7 +177,7 @@ class Lanes:
         return [lane.sock for lane in standing]
 
     def hand_over(self, key: LaneKey) -> socket.socket | None:
-        """The socket of a lane that is somebody else's from now on; None when it is gone."""
+        """The socket of a lane that belongs to the caller from now on; None when it is gone."""
         lane = self._lanes.pop(key, None)
         if lane is None:
             return None
@@ -189,7 +190,7 @@ class Lanes:
         for key in set(keys):
             lane = self._lanes.get(key)
             if lane is None:
-                continue  # The run could not begin because this one was gone.
+                continue  # The attempt could not begin because this one was gone.
             lane.lent = False
             if lane.doomed or key in unusable:
                 self._forget(key)
@@ -223,8 +224,8 @@ class Lanes:
             self._broke(key, sockets.in_words(error))
             return
         if first:
-            # The previous peer has begun a run whose start has not reached us yet. The bytes stay where they are, for
-            # the data plane; watching on would wake us for them again and again.
+            # The previous peer has begun an attempt whose start has not reached us yet. The bytes stay where they are,
+            # for the data plane; watching on would wake us for them again and again.
             self._unwatch(lane)
         else:
             self._broke(key, "the other end closed it")

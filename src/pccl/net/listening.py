@@ -1,6 +1,6 @@
 """Accepting connections, and keeping strangers within bounds.
 
-Owns listening sockets and the list of connections that have not said who they are. Must not know what they say.
+Owns listening sockets and the list of connections that have not said who they are. Must not know what they send.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ log = logging.getLogger("pccl")
 
 HELLO_TIMEOUT_S = 10.0
 """From the connection to its first complete message. Preamble and first message are sent together, on control
-connections and on lanes, so one round trip and two lost segments fit in several times; a scanner that says nothing
+connections and on lanes, so one round trip and two lost segments fit in several times; a scanner that sends nothing
 costs one descriptor for this long."""
 
 _ACCEPTED_AT_ONCE = 32
-"""Connections accepted in one turn of the loop. Those that spoke at once are heard in the next one: in a flood, before
+"""Connections accepted in one turn of the loop. Those that sent at once are read in the next one: in a flood, before
 enough others were accepted to push them out."""
 
 _ACCEPT_PAUSE_S = 0.2

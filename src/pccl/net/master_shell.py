@@ -9,9 +9,10 @@ import logging
 import socket
 from collections.abc import Callable
 from functools import partial
-from typing import assert_never
+from typing import Protocol, assert_never
 
-from pccl.core.effects import Close, Closed, MasterEffect, MasterEvent, Note, Received, Send, Tick
+from pccl.core.effects.both import Note, Tick
+from pccl.core.effects.master import Close, Closed, MasterEffect, MasterEvent, Received, Send
 from pccl.net import sockets
 from pccl.net.bounds import Bounds, raise_descriptor_limit
 from pccl.net.connection import MasterEnd
@@ -23,23 +24,30 @@ from pccl.wire.framing import WireError
 log = logging.getLogger("pccl")
 
 
+class MasterCore(Core[MasterEvent, MasterEffect], Protocol):
+    """What decides here, and what becomes of an event at which it has raised."""
+
+    def contain(self, event: MasterEvent, now: float) -> list[MasterEffect]: ...
+
+
 class MasterShell:
     """Everything around a master's core. Lives in one event loop."""
 
     def __init__(
         self,
-        core: Core[MasterEvent, MasterEffect],
+        core: MasterCore,
         bounds: Bounds,
         on_note: Callable[[str], None],
         on_bug: Callable[[Exception], None],
     ) -> None:
         self._on_note = on_note
-        self._driver: Driver[MasterEvent, MasterEffect] = Driver(core, Tick(), self._carry_out, on_bug)
+        self._on_bug = on_bug
+        self._driver = self._drive(core)
         self._listener = Listener(self._connected, bounds.connection_dead_s)
         self._numbers = itertools.count(1)
         self._ends: dict[int, MasterEnd] = {}
         self._known: set[int] = set()
-        """Connections that the core has heard of and not closed; all others are strangers, on a deadline."""
+        """Connections that the core knows and has not closed; all others are strangers, on a deadline."""
         self._strangers = Strangers(bounds.strangers_max)
         self._openings: set[asyncio.Task[None]] = set()
 
@@ -47,6 +55,17 @@ class MasterShell:
         """Listen. Raises `OSError`."""
         raise_descriptor_limit()
         self._listener.open(host, port)
+
+    def _drive(self, core: MasterCore) -> Driver[MasterEvent, MasterEffect]:
+        return Driver(core, Tick(), self._carry_out, self._on_bug, core.contain)
+
+    def start_over(self, core: MasterCore) -> None:
+        """Go on with a core that knows nothing, on the same port: peers come back and report what they know."""
+        self._driver.stop()
+        self._driver = self._drive(core)
+        self._known.clear()
+        for end in list(self._ends.values()):
+            end.fail("the master starts over after an internal error")
 
     def be_born(self) -> None:
         """Let the core see the clock: from now on it can tell how old it is."""
@@ -87,7 +106,7 @@ class MasterShell:
     def _let_go(self, number: int) -> None:
         if number in self._known:
             self._known.remove(number)
-            # It may take its time to read the last word: on a deadline and within bounds, like any stranger.
+            # It may take its time to read our last message: on a deadline and within bounds, like any stranger.
             self._ends[number].close()
             self._strangers.add(number, self._ends[number].fail)
 

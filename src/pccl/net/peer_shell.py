@@ -6,17 +6,16 @@ Owns call numbers and the lending of lanes to the data plane. Must not know why 
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import assert_never
 
-from pccl.core.effects import (
-    Abandon,
-    AbortRun,
+from pccl.core.effects.both import Note, Tick
+from pccl.core.effects.peer_effects import (
+    AbortAttempt,
     AbortTransfer,
     AcceptLane,
     Answer,
-    Call,
     CarryParcels,
     CloseLane,
     CloseMaster,
@@ -25,37 +24,41 @@ from pccl.core.effects import (
     DialMaster,
     Failure,
     FailureKind,
+    PeerEffect,
+    RefuseLane,
+    Resolve,
+    SendMaster,
+    SendParcel,
+    StartAttempt,
+    StartExchange,
+    StartTransfer,
+)
+from pccl.core.effects.peer_events import (
+    Abandon,
+    AttemptEnded,
+    Call,
+    Expire,
     FetchShared,
     FromMaster,
     MasterClosed,
     MasterUp,
-    Note,
-    PeerEffect,
     PeerEvent,
-    RefuseLane,
     Request,
-    Resolve,
-    RunEnded,
     SayGoodbye,
-    SendMaster,
-    SendParcel,
-    StartExchange,
-    StartRun,
-    StartTransfer,
     SyncShared,
-    Tick,
 )
-from pccl.dataplane.manifest import Holding
 from pccl.dataplane.offers import Traffic
+from pccl.dataplane.plane import DataPlane
+from pccl.dataplane.state.manifest import Holding
 from pccl.net.bounds import Bounds
-from pccl.net.control import Control, NotOurMaster, Place
-from pccl.net.data_plane import DataPlane
+from pccl.net.control import Addresses, Control, NotOurMaster, Place
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.express import Express
 from pccl.net.lanes import LaneKey, Lanes
 from pccl.net.sockets import in_words
 from pccl.net.transfers import Transfers
+from pccl.net.watching import watchers
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import WireError
 
@@ -70,7 +73,7 @@ class PeerShell:
         data_plane: DataPlane,
         bounds: Bounds,
         serve_bytes_s: float,
-        masters: Sequence[Place],
+        master: Place,
         on_note: Callable[[str], None],
     ) -> None:
         self._data_plane = data_plane
@@ -80,29 +83,39 @@ class PeerShell:
         self._express = Express(data_plane, self._post)
         self.transfers = Transfers(self._lanes, data_plane.stall_s, serve_bytes_s, self._post)
         """Where a call leaves the state that it syncs."""
-        self._control = Control(masters, Dialler(bounds.connection_dead_s), self._frame, self._closed)
+        # A master that has moved is found by the next dial: its name is looked up each time.
+        dialler = Dialler(bounds.connection_dead_s, name_kept_s=0.0)
+        self._control = Control(master, dialler, self._frame, self._closed)
         self._driver: Driver[PeerEvent, PeerEffect] | None = None
         self._dial: asyncio.Task[None] | None = None
         """Of a master, in place of one that was lost."""
         self._numbers = itertools.count(1)
         self._calls: dict[int, Callable[[Answer], None]] = {}
-        self._runs: dict[tuple[int, int], set[LaneKey]] = {}
+        self._attempts: dict[tuple[int, int], set[LaneKey]] = {}
         self._stopped = False
 
     # ── for the communicator ─────────────────────────────────────────────────────────────────────────────────────────
 
     def listen(self, host: str, port: int) -> int:
         """Open the port for lanes; the port that it became. Raises `OSError`."""
-        return self._lanes.listen(host, port)
+        chosen = self._lanes.listen(host, port)
+        for watcher in watchers:
+            watcher.listening(chosen)
+        return chosen
 
-    async def join(self, core: Core[PeerEvent, PeerEffect], place: int, timeout_s: float) -> None:
-        """Connect to this master and let the core speak, which it does at once: its first message travels with our
+    @property
+    def addresses(self) -> Addresses:
+        """Those behind the master's name."""
+        return self._control.addresses
+
+    async def join(self, core: Core[PeerEvent, PeerEffect], timeout_s: float) -> None:
+        """Connect to the master and let the core send, which it does at once: its first message travels with our
         preamble. Raises `OSError` (try again, maybe) or `NotOurMaster`; then the core is of no more use."""
         async with asyncio.timeout(timeout_s):
-            end = await self._control.open(place, timeout_s)
-            self._driver = Driver(core, Tick(), self._carry_out, self._bug)
+            end = await self._control.open(timeout_s)
+            self._driver = Driver(core, Tick(), self._carry_out_watched, self._bug)
             self._lanes.report_to(self._driver)
-            self._driver.post(MasterUp(place))
+            self._driver.post(MasterUp())
             try:
                 refusal = await end.greeted
             except BaseException:
@@ -121,10 +134,10 @@ class PeerShell:
 
     async def _dial_master(self, dial: DialMaster) -> PeerEvent:
         try:
-            await self._control.open_again(dial.place, dial.timeout_s)
+            await self._control.open_again(dial.timeout_s)
         except OSError as error:
             return MasterClosed(in_words(error) or f"no answer within {dial.timeout_s:g} s")
-        return MasterUp(dial.place)
+        return MasterUp()
 
     def submit(self, request: Request, answered: Callable[[Answer], None]) -> int:
         """Make a call; `answered` is called in the loop's thread, exactly once. The call's number."""
@@ -135,6 +148,10 @@ class PeerShell:
         self._calls[number] = answered
         self._driver.post(Call(number, request))
         return number
+
+    def expire(self, calls: tuple[int, ...]) -> None:
+        """The time that these calls had together is over."""
+        self._post(Expire(calls))
 
     async def call(self, request: Request) -> Answer:
         """Make a call and wait for its answer."""
@@ -163,14 +180,16 @@ class PeerShell:
             raise
 
     async def leave(self, timeout_s: float) -> None:
-        """Say goodbye, for which master and data plane have this long, and stop."""
-        if not self._stopped and self._driver is not None:
-            with suppress(TimeoutError):  # Whoever does not let us go learns of it by our closed connection.
-                async with asyncio.timeout(timeout_s):
-                    await self.call(SayGoodbye())
-                    self._close_master()
-                    await self._control.faded()
-        self.stop("it was closed")
+        """Leave, for which master and data plane have this long, and stop."""
+        try:
+            if not self._stopped and self._driver is not None:
+                with suppress(TimeoutError):  # If there is no answer our closed connection says the same.
+                    async with asyncio.timeout(timeout_s):
+                        await self.call(SayGoodbye())
+                        self._close_master()
+                        await self._control.faded()
+        finally:
+            self.stop("it was closed")
 
     def stop(self, cause: str) -> None:
         """Close everything now; calls that still wait fail because of this."""
@@ -179,7 +198,7 @@ class PeerShell:
         self._stopped = True
         if self._driver is not None:
             self._driver.stop()
-        for tag, attempt in self._runs:
+        for tag, attempt in self._attempts:
             self._data_plane.abort(tag, attempt)
         self._data_plane.close()
         self.transfers.stop()
@@ -190,6 +209,13 @@ class PeerShell:
             self._resolve(number, Failure(FailureKind.CLOSED, f"the communicator stopped during the call: {cause}"))
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _carry_out_watched(self, effect: PeerEffect) -> None:
+        for watcher in watchers:
+            watcher.before(effect, self._data_plane)
+        self._carry_out(effect)
+        for watcher in watchers:
+            watcher.after(effect, self._data_plane)
 
     def _carry_out(self, effect: PeerEffect) -> None:
         match effect:
@@ -213,8 +239,8 @@ class PeerShell:
             case CloseLane(link, lane):
                 self._lanes.close((link, lane))
                 self._express.close((link, lane))
-            case StartRun():
-                self._start_run(effect)
+            case StartAttempt():
+                self._start_attempt(effect)
             case CarryParcels(link, lane):
                 self._express.carry((link, lane), self._lanes.hand_over((link, lane)))
             case SendParcel():
@@ -225,7 +251,7 @@ class PeerShell:
                 self.transfers.start(effect)
             case AbortTransfer(attempt):
                 self.transfers.abort(attempt)
-            case AbortRun(tag, attempt):
+            case AbortAttempt(tag, attempt):
                 self._data_plane.abort(tag, attempt)
                 self._express.abort(attempt)
             case Note(reason):
@@ -236,23 +262,23 @@ class PeerShell:
     def _resolve(self, call: int, answer: Answer) -> None:
         self._calls.pop(call)(answer)
 
-    def _start_run(self, run: StartRun) -> None:
-        to_next, from_prev = self._lanes.lend(run.to_next), self._lanes.lend(run.from_prev)
-        keys = {*run.to_next, *run.from_prev}
-        self._runs[run.tag, run.attempt] = keys
+    def _start_attempt(self, effect: StartAttempt) -> None:
+        to_next, from_prev = self._lanes.lend(effect.to_next), self._lanes.lend(effect.from_prev)
+        keys = {*effect.to_next, *effect.from_prev}
+        self._attempts[effect.tag, effect.attempt] = keys
         if to_next is None or from_prev is None:
             # One broke after the core's last look at it; those that stand are given back untouched.
-            self._run_ended(RunEnded(run.tag, run.attempt, "a lane broke before the run began"))
+            self._attempt_ended(AttemptEnded(effect.tag, effect.attempt, "a lane broke before the attempt began"))
             return
 
-        def ended(event: RunEnded) -> None:
-            with suppress(RuntimeError):  # The loop has ended: nobody waits for this run any more.
-                self._loop.call_soon_threadsafe(self._run_ended, event)
+        def ended(event: AttemptEnded) -> None:
+            with suppress(RuntimeError):  # The loop has ended: no call waits for this attempt any more.
+                self._loop.call_soon_threadsafe(self._attempt_ended, event)
 
-        self._data_plane.start(run, to_next, from_prev, ended)
+        self._data_plane.start(effect, to_next, from_prev, ended)
 
-    def _run_ended(self, event: RunEnded) -> None:
-        self._lanes.give_back(self._runs.pop((event.tag, event.attempt)), event.broken)
+    def _attempt_ended(self, event: AttemptEnded) -> None:
+        self._lanes.give_back(self._attempts.pop((event.tag, event.attempt)), event.broken)
         self._post(event)
 
     # ── the control connection ───────────────────────────────────────────────────────────────────────────────────────
@@ -266,7 +292,7 @@ class PeerShell:
         try:
             message = decode_to_peer(body)
         except WireError as error:
-            self._control.fail(f"the master sent what is no message: {error}")
+            self._control.fail(f"the master sent bytes that are not a message: {error}")
             return
         self._post(FromMaster(message))
 

@@ -1,7 +1,7 @@
 """Making sockets: options, listening, accepting, addresses, and letting go of them in forked children.
 
 Owns every `socket()` and `accept()` of the control plane, so that each socket has our options and none outlives us in a
-forked child. Must not know what is said on a socket.
+forked child. Must not know what is sent on a socket.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def _close_in_child() -> None:
     """A data loader that is forked off holds copies of our sockets: while it lives, our death would close nothing.
 
     Closed without `shutdown`, which would end the parent's connection too, and detached first, so that the child's
-    garbage collector does not close a descriptor number that has become somebody else's."""
+    garbage collector does not close a descriptor number that is used for something else by then."""
     for sock in list(_ours):
         descriptor = sock.detach()
         if descriptor >= 0:
@@ -99,7 +99,7 @@ def out_of_descriptors(error: OSError) -> bool:
 
 
 def in_words(error: OSError) -> str:
-    """What happened, without the number that nobody knows by heart; and what helps, where that is not plain."""
+    """What happened, without the number of the error; and what helps, where that is not plain."""
     words = error.strerror or str(error)
     return f"{words}: raise the limit on descriptors (ulimit -n)" if error.errno == errno.EMFILE else words
 
@@ -204,7 +204,7 @@ def _listen_once(host: str, port: int) -> list[socket.socket]:
             with contextlib.suppress(_AddressMissing):
                 listeners.append(_listen_on(family, (address[0], chosen, *address[2:])))
         if not listeners:
-            raise OSError(errno.EADDRNOTAVAIL, f"{host} is no address of this machine")
+            raise OSError(errno.EADDRNOTAVAIL, f"{host} is not an address of this machine")
     except OSError:
         for listener in listeners:
             listener.close()
@@ -251,5 +251,5 @@ def look_up(host: str, port: int, flags: int) -> list[Resolved]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=flags)
     except ValueError as error:  # `UnicodeError` is one: an empty or too long part of a name, or a null in it.
-        raise OSError(errno.EINVAL, f"{host!r} is no host name") from error
+        raise OSError(errno.EINVAL, f"{host!r} is not a host name") from error
     return list(dict.fromkeys((family, address) for family, _, _, _, address in found))  # type: ignore[misc]

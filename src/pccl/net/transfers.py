@@ -5,19 +5,23 @@ Must not know who was elected, or why.
 """
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from pccl.core.effects import PeerEvent, StartTransfer, TransferEnded
-from pccl.dataplane.agenda import Goal
-from pccl.dataplane.manifest import Holding
+from pccl.core.effects.peer_effects import StartTransfer
+from pccl.core.effects.peer_events import PeerEvent, TransferEnded
 from pccl.dataplane.offers import Traffic
-from pccl.dataplane.pulling import Pulling
-from pccl.dataplane.serving import Rate, Serving
-from pccl.dataplane.transfer import Report, Transfer
+from pccl.dataplane.state.agenda import Goal
+from pccl.dataplane.state.manifest import Holding
+from pccl.dataplane.state.pulling import Pulling
+from pccl.dataplane.state.serving import Rate, Serving
+from pccl.dataplane.state.transfer import Report, Transfer
 from pccl.net.lanes import LaneKey, Lanes
+
+log = logging.getLogger("pccl")
 
 Kept = Callable[[], Holding | None]
 """The state of our last sync, if there still is one."""
@@ -30,6 +34,8 @@ class _Running:
     """Of all its lanes, in the order in which a report counts them."""
     counts: bool
     """It belongs to the call that offered the state."""
+    pulls: bool
+    began_at: float
 
 
 class Transfers:
@@ -96,7 +102,9 @@ class Transfers:
             return
         transfer = self._make(effect, holding, [sockets for _, sockets in lent])
         keys = [key for keys, _ in lent for key in keys]
-        running = self._running[effect.attempt] = _Running(transfer, keys, effect.pull or not effect.visit)
+        running = self._running[effect.attempt] = _Running(
+            transfer, keys, effect.pull or not effect.visit, effect.pull, self._loop.time()
+        )
         if running.counts:
             self._idle.clear()
         self._pulling = self._pulling or effect.pull
@@ -126,7 +134,7 @@ class Transfers:
 
     def _make(self, effect: StartTransfer, holding: Holding, holders: list[list[socket.socket]]) -> Transfer:
         def ended(report: Report) -> None:
-            with suppress(RuntimeError):  # The loop has ended: nobody waits for this any more.
+            with suppress(RuntimeError):  # The loop has ended: no call waits for this any more.
                 self._loop.call_soon_threadsafe(self._ended, effect.attempt, report)
 
         if effect.pull:
@@ -145,7 +153,16 @@ class Transfers:
             self._traffic = Traffic(report.sent_bytes, report.received_bytes)
             self._pulling, self._written = False, self._written or report.placed_bytes > 0
         self._lanes.give_back(running.keys, broken)
+        self._tell(running, report)
         self._report(TransferEnded(attempt, report.cause, broken))
+
+    def _tell(self, running: _Running, report: Report) -> None:
+        """One line for each transfer: its end is news as well as its beginning, and a warning if it came early."""
+        seconds = self._loop.time() - running.began_at
+        end = f"ended early: {report.cause}" if report.cause else "is over"
+        done = f"{report.received_bytes:,} bytes received" if running.pulls else f"{report.sent_bytes:,} bytes sent"
+        level = logging.WARNING if report.cause else logging.INFO
+        log.log(level, "the transfer of shared state %s; %s in %.1f s", end, done, seconds)
 
     def abort(self, attempt: int) -> None:
         """Stop a transfer if it is there; its end still comes."""

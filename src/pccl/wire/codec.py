@@ -1,8 +1,8 @@
 """Messages to bytes and back.
 
 Owns the encoding (MessagePack: a map of field names, the struct's name under "type") and the promise that decoding
-raises `WireError` and nothing else, whatever the bytes. What a message may hold is said once, in `core.messages`; this
-module must not know any message by name.
+raises `WireError` and nothing else, whatever the bytes. What a message may hold is stated once, in `core.messages`;
+this module must not know any message by name.
 
 Fields that a struct does not have are skipped, not refused. Both ends have the same version, so an honest sender has
 them only when a release added an optional field without a new version, and that is worth allowing: peers of two
@@ -15,7 +15,9 @@ from typing import TypeVar
 from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
-from pccl.core.messages import Between, ToMaster, ToPeer
+from pccl.core.messages.lanes import Between
+from pccl.core.messages.to_master import ToMaster
+from pccl.core.messages.to_peer import ToPeer
 from pccl.wire.framing import WireError
 
 _ERROR_TEXT_MAX = 200
@@ -30,7 +32,7 @@ _between: Decoder[Between] = Decoder(Between)
 
 
 def encode(message: ToMaster | ToPeer | Between) -> bytes:
-    """The body of a frame. Bounds are not checked here: whoever builds a message keeps to them, or the receiver of it
+    """The body of a frame. Bounds are not checked here: the code that builds a message keeps to them, or the receiver
     closes the connection. A text that UTF-8 cannot hold is a `UnicodeEncodeError`: a fault of ours, not of the wire."""
     return _encoder.encode(message)
 

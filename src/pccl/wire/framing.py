@@ -23,7 +23,7 @@ HEADER_BYTES = 4
 """The length in front of each frame."""
 
 HELLO_FRAME_MAX = 4096
-"""First frame from a stranger, the only one anybody on the internet can make us keep. `Join`, `Resume`, `LaneHello` and
+"""First frame from a stranger: any sender on the internet can make us keep one. `Join`, `Resume`, `LaneHello` and
 `LaneAnswer` take at most 2,100 bytes when every text in them is as long as it may be and of four-byte characters; the
 rest is room to grow."""
 
@@ -31,7 +31,7 @@ REFUSAL_TEXT_MAX = 4096
 """Bytes of text in a refusal: a few sentences. Frozen with the refusal itself, so it is not tied to the limit above."""
 
 TO_MASTER_FRAME_MAX = 65536
-"""The largest is `Recall`, 59 KiB when every portion of it is full of the longest entries. A thousand peers that
+"""The largest is `ReportPart`, 59 KiB when every portion of it is full of the longest entries. A thousand peers that
 all stop in the middle of a frame of this length make the master keep 64 MiB."""
 
 TO_PEER_FRAME_MAX = 8 * 1024 * 1024
@@ -114,7 +114,7 @@ def _looks_like(data: bytes) -> str:
         # A connection that ended early still gives itself away by four bytes.
         if len(head) >= min(len(start), 4) and head.startswith(start[: len(head)]):
             return f"its first bytes look like {name}; check the address and port"
-    # Hexadecimal: these bytes come from anybody and end up in somebody's terminal.
+    # Hexadecimal: these bytes come from an unknown sender and end up on a terminal.
     return f"its first bytes are {head.hex(' ')}; check the address and port"
 
 
@@ -139,7 +139,7 @@ def frame(body: bytes) -> bytes:
 def frame_length(header: bytes, limit: int) -> int:
     """The length that the `HEADER_BYTES` in front of a frame announce, or `WireError` when it is above the limit.
 
-    For whoever must not read beyond the frame, such as the opening of a lane: what follows there is not ours."""
+    For callers that must not read beyond the frame, such as the opening of a lane: what follows there is not ours."""
     length: int = _LENGTH.unpack(header)[0]
     if length > limit:
         raise WireError(f"a frame of {length} bytes where {limit} are allowed")

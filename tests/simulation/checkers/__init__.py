@@ -2,12 +2,13 @@
 
 from tests.simulation.checkers.ballots import AllVotes, NoSilentWait
 from tests.simulation.checkers.base import Audience, Checker
-from tests.simulation.checkers.calls import AnsweredOnce, BoundedWaits, NoFalseBlame
+from tests.simulation.checkers.calls import AnsweredOnce, BoundedWaits, NoFalseBlame, Withdrawals
 from tests.simulation.checkers.lanes import HonestLinks, LinksComeAbout, OneOwner
 from tests.simulation.checkers.membership import NobodyWaitsForTheDead, NoInnocentLost, RingsStand, VisitorsStayOutside
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
+from tests.simulation.checkers.recovery import KicksAreJust, NoGaps, OneLog
 from tests.simulation.checkers.rings import FreshSizes, OneRing
-from tests.simulation.checkers.states import HighestWins, OneState, SourcesHold
+from tests.simulation.checkers.states import HighestWins, OneState, OneStrategy, SourcesHold
 
 ALL: tuple[type[Checker], ...] = (
     OneOutcome,
@@ -15,15 +16,20 @@ ALL: tuple[type[Checker], ...] = (
     OneState,
     HighestWins,
     SourcesHold,
+    OneStrategy,
     OneRing,
     FreshSizes,
     OneOwner,
     HonestLinks,
     LinksComeAbout,
     AnsweredOnce,
+    Withdrawals,
     NoFalseBlame,
     BoundedWaits,
     NoInnocentLost,
+    KicksAreJust,
+    OneLog,
+    NoGaps,
     NobodyWaitsForTheDead,
     RingsStand,
     VisitorsStayOutside,
@@ -31,4 +37,15 @@ ALL: tuple[type[Checker], ...] = (
     NoSilentWait,
 )
 
-__all__ = ["ALL", "Audience", "Checker"]
+NAMES = (
+    *(checker.name for checker in ALL),
+    "progress",
+    "farewell",
+    "deadlines",
+    "nothing is lost",
+    "parcels come",
+    "served state",
+)
+"""Of all rules: of those above, and of those that the theatre and its hosts look after themselves."""
+
+__all__ = ["ALL", "NAMES", "Audience", "Checker"]

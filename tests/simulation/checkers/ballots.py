@@ -1,6 +1,6 @@
 """Nothing is decided without the votes of all that are asked, nor waited for without a reason."""
 
-from pccl.core.messages import PendingAnswer, Start, ToPeer, TopologyUpdated
+from pccl.core.messages.to_peer import PendingAnswer, Start, ToPeer, TopologyUpdated
 from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
@@ -70,8 +70,6 @@ class NoSilentWait(Checker):
         if not any("earlier run" in sentence or "come back" in sentence for sentence in sentences):
             self._unnamed_since = None
             return False
-        if self.theatre.plan.standby:
-            return True  # Too few for a majority wait for more of them, again and again, until they give up.
         if self._unnamed_since is None or now - self._seen_at > PATIENCE_S or self._by != self.theatre.master.number:
             self._unnamed_since, self._by = now, self.theatre.master.number
         self._seen_at = now

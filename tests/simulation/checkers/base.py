@@ -3,8 +3,11 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pccl.core.effects import Answer, MasterEvent, Request
-from pccl.core.messages import ToMaster, ToPeer, Topology
+from pccl.core.effects.master import MasterEvent
+from pccl.core.effects.peer_effects import Answer
+from pccl.core.effects.peer_events import Request
+from pccl.core.messages.to_master import ToMaster
+from pccl.core.messages.to_peer import ToPeer
 from tests.simulation.ledger import Known
 from tests.simulation.violation import Violation
 
@@ -45,11 +48,14 @@ class Checker:
     def peer_repeats(self, host: "PeerHost", message: ToMaster) -> None:
         """It is about to say again what it said on a connection that broke; much may have happened since."""
 
-    def peer_told(self, host: "PeerHost", topology: Topology) -> None:
-        """A peer has received a new epoch."""
+    def peer_receives(self, host: "PeerHost", message: ToPeer) -> None:
+        """A message of the master has arrived on the connection that a peer uses."""
 
     def call_made(self, host: "PeerHost", call: int, request: Request) -> None:
         """A person makes a call."""
+
+    def call_expired(self, host: "PeerHost", calls: tuple[int, ...]) -> None:
+        """The time that these calls had together is over, and all are open."""
 
     def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
         """A call is answered."""

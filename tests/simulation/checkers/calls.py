@@ -2,23 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import (
-    Answer,
-    ArePeersPending,
-    Collective,
-    Committed,
-    Failure,
-    FailureKind,
-    InSync,
-    Request,
-    SyncShared,
-)
-from pccl.core.messages import Kick, ToPeer
+from pccl.core.effects.peer_effects import Answer, Committed, Failure, FailureKind, InSync
+from pccl.core.effects.peer_events import ArePeersPending, CallCollective, Request, SyncShared
+from pccl.core.messages.to_peer import Kick, ToPeer, Withdrawn
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
 
 if TYPE_CHECKING:
     from tests.simulation.peer_host import PeerHost
+    from tests.simulation.plane import Part
     from tests.simulation.theatre import Theatre
 
 _USER_FAULTS = (
@@ -28,6 +20,10 @@ _USER_FAULTS = (
     FailureKind.UNFINISHED_COLLECTIVES,
     FailureKind.PROTOCOL,
 )
+
+
+ANSWERED_S = 10.0
+"""Far more than a message to the master and back takes."""
 
 
 class AnsweredOnce(Checker):
@@ -48,7 +44,7 @@ class AnsweredOnce(Checker):
             raise self.fail(f"call {call} of {host.name} is answered twice, or was never made")
         if isinstance(answer, Failure):
             return
-        expected = {ArePeersPending: bool, Collective: Committed, SyncShared: InSync}.get(type(request), type(None))
+        expected = {ArePeersPending: bool, CallCollective: Committed, SyncShared: InSync}.get(type(request), type(None))
         if not isinstance(answer, expected):
             raise self.fail(f"{request} of {host.name} is answered with {answer}")
 
@@ -56,6 +52,61 @@ class AnsweredOnce(Checker):
         for (name, call), request in self._open.items():
             if not self.theatre.hosts_by_name[name].crashed:
                 raise self.fail(f"call {call} of {name} was never answered: {request}")
+
+
+class Withdrawals(Checker):
+    """Votes are taken back before the start or not at all; a peer that is told so has no part in what starts later, and
+    reads which peers had not called. A call that has timed out is answered soon, unless something of it has started."""
+
+    name = "withdrawals"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._expired: dict[tuple[PeerHost, int], tuple[tuple[int, ...], float, int]] = {}
+        """Open calls whose time is over: those that belong together, since when, and the faults before."""
+        self._started: set[tuple[str, int]] = set()
+        self._withdrawn: set[tuple[str, int]] = set()
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        if not isinstance(message, Withdrawn):
+            return
+        for tag in message.tags:
+            if tag not in known.initiated:
+                raise self.fail(f"{known.peer[:8]} has no vote for tag {tag} that could be taken back")
+        for attempt in self.ledger.running.values():
+            if attempt.tag in message.tags and known.peer in attempt.participants and not attempt.cut_short:
+                raise self.fail(f"a vote of {known.peer[:8]} is taken back after attempt {attempt.number} has started")
+        group = [each for each in self.ledger.electorate() if each.group == known.group]
+        missing = [{each.peer for each in group if tag not in each.initiated} for tag in message.tags]
+        if set(message.missing) != max(missing, key=len):
+            raise self.fail(f"{known.peer[:8]} reads that {message.missing} did not call, but it was {missing}")
+
+    def call_expired(self, host: "PeerHost", calls: tuple[int, ...]) -> None:
+        for call in calls:
+            self._expired[host, call] = calls, self.theatre.scheduler.now, self.theatre.faults_done
+
+    def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
+        if isinstance(answer, Failure) and answer.kind is FailureKind.TIMED_OUT:
+            self._withdrawn.add((host.name, call))
+            if (host, call) not in self._expired or (host.name, call) in self._started:
+                raise self.fail(f"call {call} of {host.name} times out although it has no limit, or has started")
+        self._expired.pop((host, call), None)
+
+    def run_started(self, part: "Part") -> None:
+        key = part.host.name, part.effect.call
+        if key in self._withdrawn:
+            raise self.fail(f"call {key[1]} of {key[0]} was answered, and now its collective starts")
+        self._started.add(key)
+
+    def sampled(self) -> None:
+        theatre, now = self.theatre, self.theatre.scheduler.now
+        for (host, call), (calls, since, faults) in list(self._expired.items()):
+            begun = any((host.name, each) in self._started or (host, each) not in self._expired for each in calls)
+            idle = theatre.master.gone or theatre.master.frozen or not host.hears_everything()
+            if idle or begun or faults != theatre.faults_done:
+                self._expired[host, call] = calls, now, theatre.faults_done
+            elif now - since > ANSWERED_S:
+                raise self.fail(f"call {call} of {host.name} timed out {now - since:.0f} s ago, and waits on")
 
 
 class NoFalseBlame(Checker):
@@ -66,7 +117,7 @@ class NoFalseBlame(Checker):
     def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
         if not isinstance(answer, Failure) or answer.kind not in _USER_FAULTS:
             return
-        alone = "nobody offers" in answer.reason  # the last of a group that only wants to receive, or can do no other
+        alone = "no peer offers" in answer.reason  # the last of a group that only wants to receive, or can do no other
         if alone and host.torn:
             return
         forced = self.theatre.plan.hostile or self.ledger.missed_a_life

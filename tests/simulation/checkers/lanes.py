@@ -2,8 +2,10 @@
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import MasterEvent, Received, StartExchange
-from pccl.core.messages import LinkUp, ToMaster, ToPeer, Wire
+from pccl.core.effects.master import MasterEvent, Received
+from pccl.core.effects.peer_effects import StartExchange
+from pccl.core.messages.to_master import LinkUp, ToMaster
+from pccl.core.messages.to_peer import ToPeer, Wire
 from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import Answer, Committed, Failure, FailureKind
-from pccl.core.messages import Outcome, ToPeer
+from pccl.core.effects.peer_effects import Answer, Committed, Failure, FailureKind
+from pccl.core.messages.to_peer import Outcome, ToPeer
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
 

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import MasterEvent
-from pccl.core.messages import ToPeer, Topology
+from pccl.core.effects.master import MasterEvent
+from pccl.core.messages.to_peer import ToPeer, Topology
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
 
@@ -31,12 +31,12 @@ class OneRing(Checker):
         if len(set(ring)) != len(ring) or known.peer not in ring:
             raise self.fail(f"the ring of epoch {message.epoch} has duplicates or lacks the peer it is sent to")
 
-    def peer_told(self, host: "PeerHost", topology: Topology) -> None:
-        if host.hostile:
-            return  # It may read what its core, which has closed that connection, never hears.
-        if topology.epoch <= self._epochs.get(host.name, -1):
-            raise self.fail(f"{host.name} is told epoch {topology.epoch} after {self._epochs[host.name]}")
-        self._epochs[host.name] = topology.epoch
+    def peer_receives(self, host: "PeerHost", message: ToPeer) -> None:
+        if host.hostile or not isinstance(message, Topology):
+            return  # A hostile one may read what its core, which has closed that connection, never hears.
+        if message.epoch <= self._epochs.get(host.name, -1):
+            raise self.fail(f"{host.name} is told epoch {message.epoch} after {self._epochs[host.name]}")
+        self._epochs[host.name] = message.epoch
 
 
 class FreshSizes(Checker):

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects import Answer, InSync
-from pccl.core.messages import RefusedSync, StartSync, Synced, SyncState, ToPeer
+from pccl.core.effects.peer_effects import Answer, InSync
+from pccl.core.messages.to_master import SyncState
+from pccl.core.messages.to_peer import RefusedSync, StartSync, Synced, ToPeer
 from pccl.types import PeerId, SharedStateSyncStrategy
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
@@ -68,7 +69,20 @@ class SourcesHold(Checker):
 
 
 def _receives(claim: SyncState) -> bool:
-    return claim.strategy is SharedStateSyncStrategy.RECEIVE_ONLY
+    return claim.torn or claim.strategy is SharedStateSyncStrategy.RECEIVE_ONLY
+
+
+class OneStrategy(Checker):
+    """No peer is put in step, nor sent to pull, by a sync in which only some enforce what is popular."""
+
+    name = "one strategy"
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        if isinstance(message, Synced | StartSync) and not known.visits:
+            group = [each for each in self.ledger.electorate() if each.group == known.group]
+            claims = [each.claim for each in group if each.claim is not None]
+            if len({claim.strategy is SharedStateSyncStrategy.ENFORCE_POPULAR for claim in claims}) > 1:
+                raise self.fail(f"{known.peer[:8]} is sent {message} although the strategies do not go together")
 
 
 class HighestWins(Checker):

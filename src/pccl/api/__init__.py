@@ -1,0 +1,1 @@
+"""The public calls. `pccl` exports them; nothing below imports this package."""

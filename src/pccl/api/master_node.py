@@ -1,0 +1,128 @@
+"""The master as an object: `run` serves in a thread until `interrupt`.
+
+Owns the master's thread. Must not know how anything is decided or sent.
+"""
+
+import logging
+import os
+import secrets
+from types import TracebackType
+from typing import Self, Unpack
+
+from pccl.config import MasterConfig, MasterLimitSettings, configure_logging
+from pccl.core.master.master import Master
+from pccl.errors import UsageError
+from pccl.net.bounds import Bounds
+from pccl.net.master_shell import MasterShell
+from pccl.net.sockets import in_words
+from pccl.net.thread import LoopEnded, LoopThread
+
+log = logging.getLogger("pccl")
+
+STOP_S = 5.0
+"""`interrupt` waits this long for the thread to end; closing sockets takes milliseconds."""
+
+
+class MasterNode:
+    """Decides who is in and which collective runs; never touches a tensor. Also a context manager.
+
+    `listen_address` is `host:port`, `[IPv6]:port` or `:port` for all addresses; port 0 lets the kernel choose, and
+    `port` tells. `limits` are those of `core.limits.MasterLimits`, each of which can also come from the environment.
+
+    The thread is no daemon: a script that builds a master, calls `run` and ends goes on serving until it is killed."""
+
+    def __init__(self, listen_address: str = "0.0.0.0:48148", **limits: Unpack[MasterLimitSettings]) -> None:
+        configure_logging()
+        self._config = MasterConfig.resolve(listen_address, limits)
+        self._process = os.getpid()
+        self._thread: LoopThread | None = None
+        self._shell: MasterShell | None = None
+        self._core: Master | None = None
+        self._addresses: list[tuple[str, int]] = []
+
+    def __enter__(self) -> Self:
+        self.run()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.interrupt()
+
+    def run(self) -> None:
+        """Listen and serve in the background; returns at once."""
+        self._check_process()
+        if self._thread is not None:
+            raise UsageError("run: this MasterNode runs already, or did; build a new one")
+        thread = LoopThread("pccl-master", daemon=False)
+        try:
+            thread.run(self._open())
+        except OSError as error:
+            thread.stop()
+            raise UsageError(f"listen_address: cannot listen on {self._config.listen}: {in_words(error)}") from error
+        except BaseException:
+            thread.stop()
+            raise
+        self._thread = thread
+
+    async def _open(self) -> None:
+        # On a port that was chosen there may have been a master before, whose peers come back.
+        self._core = self._new_core(follows=self._config.listen.port != 0)
+        bounds = Bounds(self._config.connection_dead_s)
+        self._shell = MasterShell(self._core, bounds, _tell, self._start_over)
+        self._shell.open(self._config.listen.host, self._config.listen.port)
+        self._shell.be_born()
+        self._addresses = self._shell.addresses
+
+    def _new_core(self, follows: bool) -> Master:
+        return Master(secrets.token_hex(8), self._config.limits, follows)
+
+    def _start_over(self, error: Exception) -> None:
+        """The core raised, and not at a message that one peer could be blamed for: what it knows is not to be trusted.
+        The peers know it all, as after a crash of this process; they need not wait until it has been started again."""
+        if self._shell is not None:
+            self._core = self._new_core(follows=True)
+            self._shell.start_over(self._core)
+
+    def interrupt(self) -> None:
+        """Stop serving; the port is free when this returns. May be called again."""
+        self._check_process()
+        if self._thread is not None and self._shell is not None:
+            self._thread.post(self._shell.stop)
+            self._thread.stop()
+            if not self._thread.join(STOP_S):
+                log.warning("the master's thread has not ended within %g s", STOP_S)
+
+    @property
+    def serving(self) -> bool:
+        """True from `run` to `interrupt`."""
+        return self._thread is not None and self._thread.alive
+
+    @property
+    def port(self) -> int:
+        """The port that this master listens on."""
+        if not self._addresses:
+            raise UsageError("port: call run first")
+        return self._addresses[0][1]
+
+    def explain(self) -> tuple[str, ...]:
+        """What the run waits for, and on whom: one sentence for each wait."""
+        self._check_process()
+        if self._thread is None or self._core is None:
+            raise UsageError("explain: call run first")
+        try:
+            return self._thread.run(self._explain(self._core))
+        except LoopEnded:
+            return ()
+
+    async def _explain(self, core: Master) -> tuple[str, ...]:
+        return core.explain()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise UsageError("this MasterNode belongs to the process that built it, not to its forked children")
+
+
+def _tell(reason: str) -> None:
+    # Few, and each is news for the operator of the run; Python shows warnings without having been told to.
+    log.warning("%s", reason)

@@ -1,0 +1,1 @@
+"""The demo: a master and real peers on this machine that train, die and come later."""

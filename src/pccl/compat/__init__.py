@@ -1,0 +1,1 @@
+"""What exists only so that scripts written for PCCL run unchanged."""

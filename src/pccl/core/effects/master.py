@@ -1,0 +1,46 @@
+"""Events into the master's core, and the effects that come out of it."""
+
+from msgspec import Struct
+
+from pccl.core.effects.both import Note, Tick
+from pccl.core.messages.to_master import ToMaster
+from pccl.core.messages.to_peer import ToPeer
+
+
+class Received(Struct, frozen=True):
+    """A message arrived on a control connection. The first of a connection is its `Join`."""
+
+    connection: int
+    """Number given by the driver, never reused."""
+    message: ToMaster
+    host: str = ""
+    """The address that this connection comes from, for peers that announce none."""
+
+
+class Closed(Struct, frozen=True):
+    """A control connection ended, and why: end of file, reset, or bytes that are no message."""
+
+    connection: int
+    cause: str
+
+
+MasterEvent = Received | Closed | Tick
+
+
+class Send(Struct, frozen=True):
+    """Send one message to each of these connections; encode it once."""
+
+    connections: tuple[int, ...]
+    message: ToPeer
+    again: bool = False
+    """It was sent before, on a connection that broke."""
+
+
+class Close(Struct, frozen=True):
+    """Close a control connection after what was sent on it has left. The core has forgotten it: no `Closed` is needed,
+    and a late one is ignored."""
+
+    connection: int
+
+
+MasterEffect = Send | Close | Note

@@ -1,0 +1,1 @@
+"""The master's decisions, one module per subject."""

@@ -1,0 +1,74 @@
+"""One link, as the master sees it: its stages, which end dials, and its record of failures.
+
+A **link** is all lanes between two neighbours, made together and numbered as one thing (docs/protocol.md, "Links").
+Does not know the other links, nor why it is wanted: see `links.py`.
+"""
+
+from enum import Enum
+
+from pccl.core.rules.ring import Pair
+from pccl.core.staged import Staged, Table
+from pccl.types import PeerId, short
+
+
+class LinkStage(Enum):
+    """Where a link is in its life."""
+
+    DIALLING = "dialling"
+    STANDING = "standing"
+    RESTING = "resting"
+
+
+LINK_STAGES: Table[LinkStage] = {
+    LinkStage.DIALLING: (
+        "one end dials, at most one end has reported up, until `link_timeout_s`",
+        (LinkStage.STANDING, LinkStage.DIALLING, LinkStage.RESTING),
+    ),
+    LinkStage.STANDING: ("both ends reported up", (LinkStage.DIALLING, LinkStage.RESTING)),
+    LinkStage.RESTING: (
+        "failed from both ends; without a number, dialled again after `redial_s`",
+        (LinkStage.DIALLING,),
+    ),
+}
+
+
+class Link(Staged[LinkStage]):
+    """One link: who dials it, who says that it is up, and its record of failures since it last stood."""
+
+    def __init__(self, group: int, ends: Pair, now: float, stage: LinkStage = LinkStage.DIALLING) -> None:
+        super().__init__(LINK_STAGES, stage)
+        self.number = 0
+        """Given when it is dialled, told to both ends at once, never reused; 0 while it rests."""
+        self.group = group
+        self.ends = ends
+        self.dialler: PeerId = ends[0]
+        self.up: list[PeerId] = []
+        self.round_trip_s = 0.0
+        """As the end that dialled measured it; 0 when neither end has."""
+        self.failures = 0
+        self.causes: dict[PeerId, str] = {}
+        """Why it failed the last time each end dialled."""
+        self.wanted_at = now
+        self.changed_at = now
+        self.deadline: float | None = None
+        """End of dialling or of resting."""
+        self.tried_since = now
+        """When the first of its last two tries began."""
+        self.failed_since, self.failed_at = now, 0.0
+        """From when until when it was last tried without success, from both ends."""
+
+    def become(self, stage: LinkStage, now: float, deadline: float | None) -> None:
+        """Enter a stage, until a deadline if it has one."""
+        self.enter(stage)
+        self.changed_at, self.deadline = now, deadline
+
+    @property
+    def target(self) -> PeerId:
+        """The end that is dialled."""
+        return self.ends[1] if self.dialler == self.ends[0] else self.ends[0]
+
+    def explain(self) -> str:
+        """What is known about it, for a sentence."""
+        causes = "; ".join(f"{short(peer)} dialled: {cause}" for peer, cause in self.causes.items())
+        absent = " and ".join(short(peer) for peer in self.ends if peer not in self.up)
+        return f"the link {short(self.ends[0])}–{short(self.ends[1])}: {causes or f'no word yet from {absent}'}"

@@ -1,0 +1,55 @@
+"""Who is silent while others wait: pings, and the verdict on peers that answer nothing.
+
+A busy trainer is not silent: its control thread answers pings while the GPU works. Silence counts only from the moment
+another peer began to wait for it, and only while one does; a stopped peer that no other needs hurts none. Does not
+know what is waited for.
+
+Rules: docs/protocol.md, "Silence".
+"""
+
+from collections.abc import Iterable
+
+from pccl.core.limits import PINGS_PER_LIMIT
+from pccl.core.master.part import Common, Part
+from pccl.core.master.roster import Member
+from pccl.types import PeerId
+
+
+class Liveness(Part):
+    """The watch over peers that others wait for."""
+
+    def __init__(self, common: Common) -> None:
+        super().__init__(common)
+        self._waited_since: dict[PeerId, float] = {}
+        self._pinged_at: dict[PeerId, float] = {}
+
+    def limit(self, member: Member) -> float:
+        """How long this member may be silent while others wait for it, or at all if it is a visitor: no peer needs it,
+        but there are not places for everybody. It pulls meanwhile, and has no less to do than a peer."""
+        candidate = member.peer in self._roster.candidates
+        return self._limits.candidate_silence_s if candidate else self._limits.silence_s
+
+    def watch(self, waited_for: Iterable[PeerId], now: float) -> list[Member]:
+        """Ping those who are waited for; returns those who have been silent for too long."""
+        members = [member for peer in waited_for if (member := self._roster.member(peer)) is not None]
+        self._waited_since = {each.peer: self._waited_since.get(each.peer, now) for each in members}
+        self._pinged_at = {each.peer: self._pinged_at.get(each.peer, 0.0) for each in members}
+        silent = [each for each in members if self._silence(each, now) > self.limit(each)]
+        due = [each.peer for each in members if now - self._pinged_at[each.peer] >= self.limit(each) / PINGS_PER_LIMIT]
+        self._pinged_at.update(dict.fromkeys(due, now))
+        self._outbox.ping(due, now)
+        return silent
+
+    def shift_deadlines(self, missed_s: float, now: float) -> None:
+        """The silence of every peer is counted from now on: answers may be unread."""
+        self._waited_since = dict.fromkeys(self._waited_since, now)
+
+    def _silence(self, member: Member, now: float) -> float:
+        """For how long it owes us an answer. Its other messages do not count: it may send and not receive."""
+        pings = member.pulse.pings
+        return now - max(pings[0], self._waited_since[member.peer]) if pings else 0.0
+
+    @property
+    def interval_s(self) -> float:
+        """How often `watch` must look for its limits to be kept to within a fifth."""
+        return min(self._limits.silence_s, self._limits.candidate_silence_s) / PINGS_PER_LIMIT

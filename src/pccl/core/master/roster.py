@@ -1,0 +1,238 @@
+"""Who is here: candidates, accepted peers, their groups and rings, and the epoch that numbers all of it; and visitors,
+who belong to none of these.
+
+Owns membership and nothing else: it does not know how peers come to be accepted or why they go.
+
+Rules: docs/protocol.md, "Membership, as the master sees it".
+"""
+
+from collections.abc import Iterable
+from enum import Enum
+from math import inf
+
+from pccl.core.master.pulse import Pulse
+from pccl.core.master.recovery.restored import Restored
+from pccl.core.messages.to_master import Join, Resume
+from pccl.core.messages.to_peer import ToPeer, Topology
+from pccl.core.rules.ring import Pair
+from pccl.core.session import Session
+from pccl.core.staged import Staged, Table
+from pccl.types import PeerId
+
+
+class MemberStage(Enum):
+    """Where a peer is in its membership, as the master sees it."""
+
+    NEW = "new"
+    CANDIDATE = "candidate"
+    TRIED = "tried"
+    VISITOR = "visitor"
+    RETURNING = "returning"
+    ACCEPTED = "accepted"
+    AWAY = "away"
+    GONE = "gone"
+
+
+MEMBER_STAGES: Table[MemberStage] = {
+    MemberStage.NEW: (
+        "its first message has arrived",
+        (MemberStage.CANDIDATE, MemberStage.VISITOR, MemberStage.RETURNING),
+    ),
+    MemberStage.CANDIDATE: (
+        "joined; waits for all accepted peers to vote for a new topology, for none if none is accepted",
+        (MemberStage.TRIED, MemberStage.ACCEPTED, MemberStage.GONE),
+    ),
+    MemberStage.TRIED: (
+        "part of the trial: links to its future neighbours are being made",
+        (MemberStage.CANDIDATE, MemberStage.ACCEPTED, MemberStage.GONE),
+    ),
+    MemberStage.VISITOR: ("joined to fetch the shared state; never admitted", (MemberStage.GONE,)),
+    MemberStage.RETURNING: (
+        "sent `Resume` to a master that did not lead its run; reports what it knows",
+        (MemberStage.ACCEPTED, MemberStage.GONE),
+    ),
+    MemberStage.ACCEPTED: (
+        "on the roster, in its group's ring, votes in every ballot",
+        (MemberStage.AWAY, MemberStage.GONE),
+    ),
+    MemberStage.AWAY: (
+        "on the roster, without a connection; its place is kept for a while",
+        (MemberStage.ACCEPTED, MemberStage.GONE),
+    ),
+    MemberStage.GONE: ("left, crashed, refused or kicked; its identity never returns", ()),
+}
+
+
+class Member(Staged[MemberStage]):
+    """One peer, from its `Join` until it is gone for good."""
+
+    def __init__(self, first: Join | Resume, connection: int, seen_host: str, now: float) -> None:
+        super().__init__(MEMBER_STAGES, MemberStage.NEW)
+        me = first.me
+        self.peer = me.peer
+        self.group = me.group
+        self.connection = connection
+        self.host, self.port = me.host or seen_host, me.port
+        self.lanes = me.lanes
+        self.secret = me.secret
+        self.serves = me.serves
+        """Lets visitors have its shared state."""
+        self.dial = first.dial
+        """Which of its connections this is."""
+        self.session = Session[ToPeer]()
+        self.came_from: tuple[str, int] | None = None
+        """If we have taken it over by its report: the master named in it, and how many messages of that it had."""
+        self.repeats_report = False
+        """It came back to this master, and its `ReportPart`s, which are still arriving, are skipped."""
+        self.seniority = 0
+        """Order of arrival: the younger of two gives way."""
+        self.joined_at = now
+        self.pulse = Pulse()
+
+
+class Roster:
+    """Candidates and accepted peers. Invariant: each accepted peer is in exactly one ring, its group's."""
+
+    def __init__(self) -> None:
+        self.epoch = 0
+        self.accepted: dict[PeerId, Member] = {}
+        self.candidates: dict[PeerId, Member] = {}
+        self.returning: dict[PeerId, Member] = {}
+        """Those who were accepted by an earlier master, until it is known who of them is here."""
+        self.visitors: dict[PeerId, Member] = {}
+        """They come for the shared state of a group: no peer waits for one, admits one or is judged by one."""
+        self.rings: dict[int, tuple[PeerId, ...]] = {}
+        self.lanes: dict[int, int] = {}
+        """Lanes per link, fixed for a group by the first that joined it: every member must cut stripes alike."""
+        self._connections: dict[int, Member] = {}
+        self._arrivals = 0
+        self.number = 0
+        """Of the latest attempt or answer."""
+        self.updated = 0
+        """Of the latest ballot on a topology that is over."""
+
+    def find(self, connection: int) -> Member | None:
+        """The member on a connection."""
+        return self._connections.get(connection)
+
+    def member(self, peer: PeerId) -> Member | None:
+        """The member with this id."""
+        return self.accepted.get(peer) or self._outside(peer)
+
+    def _outside(self, peer: PeerId) -> Member | None:
+        return self.candidates.get(peer) or self.visitors.get(peer) or self.returning.get(peer)
+
+    def kind(self, peer: PeerId) -> str:
+        """What to call a peer that is not accepted."""
+        return "visitor" if peer in self.visitors else "returned" if peer in self.returning else "candidate"
+
+    def younger(self, pair: Pair) -> Member:
+        """Of two members, the one that came later."""
+        return max((self.known(peer) for peer in pair), key=lambda member: member.seniority)
+
+    def known(self, peer: PeerId) -> Member:
+        """The member with this id, which is here."""
+        member = self.member(peer)
+        assert member is not None, f"{peer} is on no roster"
+        return member
+
+    def ring(self, group: int) -> tuple[PeerId, ...]:
+        """The ring of a group, empty if it has no accepted peer."""
+        return self.rings.get(group, ())
+
+    def round_trip_s(self, ring: Iterable[PeerId]) -> float:
+        """An upper bound on the round trip between any two of these peers: by way of the master."""
+        return 2 * max((self.accepted[peer].pulse.round_trip_s for peer in ring), default=inf)
+
+    def draw_number(self) -> int:
+        """A number for what is tried next with lanes of members, or for an answer; never given twice."""
+        self.number += 1
+        return self.number
+
+    def __len__(self) -> int:
+        """Members and candidates; visitors take no place of theirs."""
+        return len(self.accepted) + len(self.candidates)
+
+    def add_candidate(self, member: Member, default_lanes: int) -> None:
+        """A peer joined."""
+        self.lanes.setdefault(member.group, member.lanes or default_lanes)
+        member.enter(MemberStage.CANDIDATE)
+        self._add(member, self.candidates)
+
+    def add_visitor(self, member: Member) -> None:
+        """A peer came to fetch the shared state."""
+        member.enter(MemberStage.VISITOR)
+        self._add(member, self.visitors)
+
+    def _add(self, member: Member, kind: dict[PeerId, Member]) -> None:
+        self._arrivals += 1
+        member.seniority = self._arrivals
+        kind[member.peer] = member
+        self._connections[member.connection] = member
+
+    def add_returning(self, member: Member) -> None:
+        """A peer of an earlier master came back."""
+        member.enter(MemberStage.RETURNING)
+        self._add(member, self.returning)
+
+    def rebind(self, member: Member, connection: int) -> None:
+        """A member came back on another connection."""
+        del self._connections[member.connection]
+        member.connection = connection
+        self._connections[connection] = member
+
+    def restore(self, restored: Restored) -> None:
+        """The members of these rings are the roster; all of them are here."""
+        self.updated, self.number = restored.updated, restored.number
+        self.lanes.update(restored.lanes)
+        for peer in (peer for ring in restored.rings.values() for peer in ring):
+            member = self.returning.pop(peer, None) or self.candidates.pop(peer)
+            self._arrivals += 1
+            member.seniority = self._arrivals
+            member.enter(MemberStage.ACCEPTED)
+            self.accepted[peer] = member
+        self.rings, self.epoch = dict(restored.rings), restored.epoch
+
+    def accept(self, peers: Iterable[PeerId], rings: dict[int, tuple[PeerId, ...]]) -> None:
+        """These candidates are in, as members of these rings."""
+        for peer in peers:
+            member = self.accepted[peer] = self.candidates.pop(peer)
+            member.enter(MemberStage.ACCEPTED)
+        self.rings.update(rings)
+        self.epoch += 1
+
+    def reorder(self, group: int, ring: tuple[PeerId, ...]) -> None:
+        """The same members in another order."""
+        self.rings[group] = ring
+        self.epoch += 1
+
+    def remove(self, member: Member) -> None:
+        """A member is gone. An accepted one leaves its ring, which is a new epoch."""
+        del self._connections[member.connection]
+        member.enter(MemberStage.GONE)
+        if self.visitors.pop(member.peer, None) is not None or self.returning.pop(member.peer, None) is not None:
+            return
+        if self.candidates.pop(member.peer, None) is None:
+            del self.accepted[member.peer]
+            self._shrink(member)
+        if not (self.ring(member.group) or any(other.group == member.group for other in self.candidates.values())):
+            self.lanes.pop(member.group, None)
+
+    def _shrink(self, member: Member) -> None:
+        ring = tuple(peer for peer in self.rings[member.group] if peer != member.peer)
+        self.rings[member.group] = ring
+        if not ring:
+            del self.rings[member.group]
+        self.epoch += 1
+
+    def topology(self, group: int, largest_group: int, parcel_bytes: int) -> Topology:
+        """What the members of a group are told about this epoch."""
+        return Topology(
+            epoch=self.epoch,
+            ring=self.ring(group),
+            global_size=len(self.accepted),
+            groups=len(self.rings),
+            largest_group=largest_group,
+            parcel_bytes=parcel_bytes,
+            number=self.updated,
+        )

@@ -1,0 +1,1 @@
+"""A peer's decisions, one module per subject."""

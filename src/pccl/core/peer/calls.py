@@ -1,0 +1,131 @@
+"""The calls of a peer's user: those that are open, and which one may be made beside which.
+
+Owns the calls of which there can be one at a time. Each is answered exactly once. Collectives and syncs have their own
+modules, and their calls are open as long as these say so. (protocol.md, Membership, as the peer sees it)
+"""
+
+from enum import Enum
+
+from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, PeerEffect, Resolve, SendMaster
+from pccl.core.effects.peer_events import ArePeersPending, CallCollective, SyncShared, UpdateTopology
+from pccl.core.messages.to_master import AskPending, ToMaster, VoteTopology
+from pccl.core.messages.to_peer import PendingAnswer, RefusedPending, RefusedTopology, TopologyUpdated
+from pccl.core.peer.collectives import Collectives, Room
+from pccl.core.peer.sync import Sync
+from pccl.core.text import Violation
+
+AcceptedRequest = UpdateTopology | ArePeersPending | CallCollective | SyncShared
+"""What accepted peers alone may call."""
+
+
+class CallName(Enum):
+    """What was called."""
+
+    CONNECT = "connect"
+    UPDATE_TOPOLOGY = "update_topology"
+    ARE_PEERS_PENDING = "are_peers_pending"
+    CLOSE = "close"
+
+
+class Calls:
+    """Open calls, one of each name at most. Effects are appended to the list given."""
+
+    def __init__(self, attempts: Collectives, sync: Sync, effects: list[PeerEffect]) -> None:
+        self._attempts = attempts
+        self._sync = sync
+        self._effects = effects
+        self._open: dict[CallName, int | None] = {}
+        """None for one that was abandoned: the master still owes its answer."""
+
+    def __contains__(self, name: CallName) -> bool:
+        return name in self._open
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def begin(self, call: int, request: AcceptedRequest, room: Room) -> None:
+        """An accepted peer calls this: refuse it, or vote."""
+        refusal = self._objection(request, room)
+        if refusal is not None:
+            self._resolve(call, refusal)
+            return
+        match request:
+            case SyncShared():
+                self._sync.begin(call, request)
+            case UpdateTopology():
+                self.open(CallName.UPDATE_TOPOLOGY, call, VoteTopology())
+            case ArePeersPending():
+                self.open(CallName.ARE_PEERS_PENDING, call, AskPending())
+            case CallCollective():
+                self._attempts.initiate(call, request, room.ring, room.parcel_bytes)
+
+    def _objection(self, request: AcceptedRequest, room: Room) -> Failure | None:
+        """Why this call cannot be made beside those that are open; None if it can."""
+        updating = CallName.UPDATE_TOPOLOGY in self._open
+        match request:
+            case UpdateTopology() | CallCollective() | SyncShared() if self._sync.bars(request):
+                return Failure(FailureKind.USAGE, self._sync.explain())
+            case SyncShared() if self._attempts.tags:
+                reason = "sync_shared_state needs every collective to be waited for first"
+                return Failure(FailureKind.UNFINISHED_COLLECTIVES, reason)
+            case SyncShared() if updating:
+                return Failure(FailureKind.USAGE, "sync_shared_state needs update_topology to return first")
+            case UpdateTopology() if self._attempts.tags:
+                tags = ", ".join(str(tag) for tag in self._attempts.tags[:8])
+                reason = f"update_topology needs every collective to be waited for first; unfinished tags: {tags}"
+                return Failure(FailureKind.UNFINISHED_COLLECTIVES, reason)
+            case UpdateTopology() if CallName.ARE_PEERS_PENDING in self._open:
+                return Failure(FailureKind.USAGE, "update_topology was called while are_peers_pending waits")
+            case ArePeersPending() if updating:
+                return Failure(FailureKind.USAGE, "are_peers_pending was called while update_topology waits")
+            case CallCollective(tag=tag) if updating:
+                return Failure(FailureKind.USAGE, f"collective tag {tag} was launched while update_topology waits")
+            case CallCollective(tag=tag):
+                return self._attempts.objection(tag, room)
+        return None
+
+    def open(self, name: CallName, call: int, vote: ToMaster | None = None) -> bool:
+        """Wait for an answer; a vote that was abandoned is taken over. False if another thread waits already."""
+        if self._open.get(name) is not None:
+            reason = f"{name.value} is already waiting in another thread; wait for it first"
+            self._resolve(call, Failure(FailureKind.USAGE, reason))
+            return False
+        voted = name in self._open
+        self._open[name] = call
+        if vote is not None and not voted:
+            self._effects.append(SendMaster(vote))
+        return True
+
+    def finish(self, name: CallName, answer: Answer) -> None:
+        """Answer it, if it is open."""
+        call = self._open.pop(name, None)
+        if call is not None:
+            self._resolve(call, answer)
+
+    def receive(self, message: TopologyUpdated | RefusedTopology | PendingAnswer | RefusedPending) -> None:
+        """The master answers one of them."""
+        topology = isinstance(message, TopologyUpdated | RefusedTopology)
+        name = CallName.UPDATE_TOPOLOGY if topology else CallName.ARE_PEERS_PENDING
+        if name not in self._open:
+            raise Violation(f"{type(message).__name__} answers no call of ours")
+        match message:
+            case TopologyUpdated():
+                self.finish(name, None)
+            case PendingAnswer(pending=pending):
+                self.finish(name, pending)
+            case RefusedTopology(reason=reason) | RefusedPending(reason=reason):
+                self.finish(name, Failure(FailureKind.MISMATCH, reason))
+
+    def abandon(self, call: int) -> None:
+        """No thread waits for this call any more, but the vote that was sent to the master stands."""
+        for name in [name for name, open_call in self._open.items() if open_call == call]:
+            self._open[name] = None
+            self._resolve(call, Failure(FailureKind.USAGE, f"{name.value} was interrupted; its vote stands"))
+
+    def lose(self, loss: Failure) -> None:
+        """We are out of the run: all fail but our own `close`."""
+        for name in [name for name in self._open if name is not CallName.CLOSE]:
+            self.finish(name, loss)
+
+    def _resolve(self, call: int, answer: Answer) -> None:
+        self._effects.append(Resolve(call, answer))

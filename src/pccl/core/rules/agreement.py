@@ -1,0 +1,26 @@
+"""Whether the peers of a group have called the same collective, and in what they differ. Pure functions."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pccl.core.fields import CollectiveSpec
+from pccl.core.text import names
+from pccl.types import CollectiveKind, PeerId, short
+
+
+def disagreement(votes: Mapping[PeerId, CollectiveSpec]) -> str:
+    """Which peers asked for what, if not all asked for the same; empty if they did."""
+    sides: dict[CollectiveSpec, list[PeerId]] = {}
+    for peer, spec in votes.items():
+        sides.setdefault(spec, []).append(peer)
+    called = [f"{names(peers)} called it with {spec}" for spec, peers in sides.items()]
+    return "; ".join(called) if len(sides) > 1 else ""
+
+
+def rootless(votes: Iterable[CollectiveSpec], ring: Sequence[PeerId]) -> str:
+    """Why a broadcast cannot run in this ring; empty if it can, or if it is another kind of collective."""
+    roots = [spec.root for spec in votes if spec.kind is CollectiveKind.BROADCAST]
+    strange = next((root for root in roots if root not in ring), None)
+    if strange is None:
+        return ""
+    named = short(PeerId(strange)) if strange else "an empty id"
+    return f"the root of a broadcast must be in the group, got {named}; name one of {names(ring)}"

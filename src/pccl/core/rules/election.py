@@ -1,0 +1,128 @@
+"""Whose shared state everybody shall hold. A pure function of what all peers of a group claim to hold.
+
+The rules, in the order in which they are applied:
+
+0. Either all have ENFORCE_POPULAR, or each only sends or only receives. A mixture is refused: one who enforces what is
+   popular does not expect to be overruled by a sender, nor a receiver to be asked.
+1. If a peer holds the last revision that the group agreed on, or the next one, then whatever is higher comes from
+   another history and is no candidate. If none does, all are: what was agreed on is lost, or all have gone on.
+2. Peers that only receive, or hold a mixture of two states, are no candidates. If a peer only sends, those who do
+   are the only candidates.
+3. The highest revision wins, whatever the order of arrival: a peer that comes from a checkpoint beats any number of
+   fresh ones.
+4. Among equal revisions the content that most candidates hold wins; among equally many, the one whose eldest holder
+   came first into the run, so that a newcomer never overrules those who were there.
+5. Everybody else pulls what was elected, except a peer that only sends: it is refused, and keeps what it has.
+"""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from pccl.core.text import names
+from pccl.types import PeerId, SharedStateSyncStrategy
+
+
+class Claim(Struct, frozen=True):
+    """What a peer says it holds."""
+
+    revision: int
+    strategy: SharedStateSyncStrategy
+    layout: bytes
+    """Digest of names, types and lengths."""
+    content: bytes
+    """Digest of the layout and of all that must be equal."""
+    torn: bool = False
+    """What it holds is a mixture of two states, to be given to no other peer."""
+
+    @property
+    def state(self) -> tuple[int, bytes, bytes]:
+        """What is compared."""
+        return self.revision, self.layout, self.content
+
+
+class Elected(Struct, frozen=True):
+    """The outcome: who has what everybody shall have, who lacks it, and who is left out and why."""
+
+    claim: Claim | None
+    """Of one of the holders; None if there is nothing to elect."""
+    holders: tuple[PeerId, ...] = ()
+    """Those that hold it and may give it to others."""
+    content: tuple[PeerId, ...] = ()
+    """Those that hold it and give nothing away."""
+    pullers: tuple[PeerId, ...] = ()
+    refused: tuple[tuple[PeerId, str], ...] = ()
+
+
+def elect(claims: Mapping[PeerId, Claim], agreed: int | None) -> Elected:
+    """Elect from these claims, given in the order of seniority, after `agreed` was the last revision agreed on."""
+    mixed = _mixed(claims)
+    if mixed:
+        return Elected(None, refused=tuple(dict.fromkeys(claims, mixed).items()))
+    candidates = _legal(_candidates(claims), agreed)
+    if not candidates:
+        reason = (
+            f"no peer offers a shared state: {names(claims)} only receive, by their strategy or because a failed sync "
+            "or a prefetch left a mixture of two states. Load a checkpoint at one of them and set its revision"
+        )
+        return Elected(None, refused=tuple(dict.fromkeys(claims, reason).items()))
+    winner = _most_popular(candidates)
+    holders = tuple(peer for peer, claim in candidates.items() if claim.state == winner.state)
+    rest = {peer: claim for peer, claim in claims.items() if peer not in holders}
+    content = tuple(peer for peer, claim in rest.items() if claim.state == winner.state)
+    unwilling = [peer for peer, claim in rest.items() if _only_sends(claim) and peer not in content]
+    refused = tuple((peer, _outvoted(winner, holders)) for peer in unwilling)
+    pullers = tuple(peer for peer in rest if peer not in content and peer not in unwilling)
+    return Elected(winner, holders, content, pullers, refused)
+
+
+def _candidates(claims: Mapping[PeerId, Claim]) -> dict[PeerId, Claim]:
+    senders = {peer: claim for peer, claim in claims.items() if _only_sends(claim)}
+    willing = {
+        peer: claim
+        for peer, claim in claims.items()
+        if claim.strategy is not SharedStateSyncStrategy.RECEIVE_ONLY and not claim.torn
+    }
+    return senders or willing
+
+
+def _mixed(claims: Mapping[PeerId, Claim]) -> str:
+    """Which strategies do not go together, and whose they are; empty if all do."""
+    sides: dict[SharedStateSyncStrategy, list[PeerId]] = {}
+    for peer, claim in claims.items():
+        sides.setdefault(claim.strategy, []).append(peer)
+    popular = sides.pop(SharedStateSyncStrategy.ENFORCE_POPULAR, [])
+    if not popular or not sides:
+        return ""
+    others = " and ".join(f"{names(peers)} with {strategy.name}" for strategy, peers in sides.items())
+    return (
+        f"{names(popular)} called it with ENFORCE_POPULAR, {others}; pass ENFORCE_POPULAR at all peers of the group, "
+        "or at none"
+    )
+
+
+def _legal(candidates: dict[PeerId, Claim], agreed: int | None) -> dict[PeerId, Claim]:
+    if agreed is None or not any(agreed <= claim.revision <= agreed + 1 for claim in candidates.values()):
+        return candidates
+    return {peer: claim for peer, claim in candidates.items() if claim.revision <= agreed + 1}
+
+
+def _most_popular(candidates: Mapping[PeerId, Claim]) -> Claim:
+    highest = max(claim.revision for claim in candidates.values())
+    votes: dict[tuple[int, bytes, bytes], list[Claim]] = {}
+    for claim in candidates.values():
+        if claim.revision == highest:
+            votes.setdefault(claim.state, []).append(claim)
+    # Python's max keeps the first of equals, and the first is the one with the eldest holder.
+    return max(votes.values(), key=len)[0]
+
+
+def _only_sends(claim: Claim) -> bool:
+    return claim.strategy is SharedStateSyncStrategy.SEND_ONLY
+
+
+def _outvoted(winner: Claim, holders: tuple[PeerId, ...]) -> str:
+    return (
+        f"this peer only sends, but revision {winner.revision} of {names(holders)} was elected, and differs: peers "
+        "that only send must hold the same"
+    )

@@ -1,0 +1,1 @@
+"""Collectives on sockets: segments, arithmetic, codes, the reference ring."""

@@ -1,0 +1,1 @@
+"""The shared state: digests, manifests, pulling and serving."""

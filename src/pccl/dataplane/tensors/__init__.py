@@ -1,0 +1,1 @@
+"""Memory that a user hands over: buffers, DLPack, devices."""

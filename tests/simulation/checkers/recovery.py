@@ -1,0 +1,187 @@
+"""What a peer and its masters send each other over connections that break: nothing twice, nothing lost, no unjust
+kick."""
+
+from typing import TYPE_CHECKING
+
+from pccl.core.effects.master import MasterEvent, Received
+from pccl.core.messages.to_master import Join, Leave, ReportPart, Resume, ToMaster
+from pccl.core.messages.to_peer import Kick, Resumed, ToPeer, Welcome
+from pccl.core.session import UNCOUNTED
+from pccl.types import PeerId
+from tests.simulation.checkers.base import Checker
+from tests.simulation.ledger import Known
+
+if TYPE_CHECKING:
+    from tests.simulation.peer_host import PeerHost
+    from tests.simulation.theatre import Theatre
+
+
+class KicksAreJust(Checker):
+    """A peer without harm receives no `Kick` on the connection it uses, unless the master meant that connection: then
+    `NoInnocentLost` has looked at it when it was sent. A kick to a connection that the master has replaced is one that
+    nobody listens to, as far as the master can know."""
+
+    name = "kicks are just"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._meant: set[int] = set()
+        """Connections."""
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        if isinstance(message, Kick):
+            self._meant.add(known.connection)
+
+    def peer_receives(self, host: "PeerHost", message: ToPeer) -> None:
+        if not isinstance(message, Kick) or host.harms or host.hostile:
+            return
+        if self.theatre.number_of(host) not in self._meant:
+            raise self.fail(f"{host.name} is harmless, and is kicked on the connection it uses: {message.reason}")
+
+
+class Sent:
+    """What one peer has sent since its `Join`, by number."""
+
+    def __init__(self) -> None:
+        self.messages: dict[int, ToMaster] = {}
+        self.next = 1
+        self.said: int | None = None
+        """Of its `Resume`, while that is not answered."""
+        self.reports_at: int | None = None
+        """In which step of the run it began a report that is not complete."""
+
+
+class OneLog(Checker):
+    """A peer numbers its messages over its whole membership, and every master handles each of them once and in order,
+    except those that the report it restored the run from has in it. A report is made in one step. No master has more
+    messages than were sent, nor fewer than it had before."""
+
+    name = "one log"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._sent: dict[str, Sent] = {}
+        """By the name of the process."""
+        self._masters: dict[PeerId, str] = {}
+        """The name of the master that last took a peer in, as that master knows it."""
+        self._handled: dict[tuple[str, PeerId], int] = {}
+        """The number of the last message of a peer that a master, by name, has."""
+
+    # ── the peer's end ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def peer_sends(self, host: "PeerHost", message: ToMaster) -> None:
+        if host.hostile:
+            return
+        sent = self._sent.setdefault(host.name, Sent())
+        if sent.reports_at is not None and (not isinstance(message, ReportPart) or sent.reports_at != self._step):
+            raise self.fail(f"{host.name} sends {message} in the middle of its report")
+        match message:
+            case Join():
+                self._sent[host.name] = Sent()
+            case Resume(said=said):
+                sent.reports_at, sent.said = self._step, said
+                if said < max(sent.messages, default=0):
+                    raise self.fail(f"{host.name} has sent {max(sent.messages)} messages, and says {said}")
+            case ReportPart(last=True):
+                sent.reports_at = None
+            case _ if type(message) not in UNCOUNTED:
+                self._number(host, sent, message)
+
+    def peer_repeats(self, host: "PeerHost", message: ToMaster) -> None:
+        if not host.hostile:
+            self._number(host, self._sent[host.name], message)
+
+    @property
+    def _step(self) -> int:
+        return self.theatre.scheduler.steps
+
+    def _number(self, host: "PeerHost", sent: Sent, message: ToMaster) -> None:
+        if isinstance(message, Leave):
+            return  # The last one, whatever is owed before it.
+        if sent.said is not None:
+            raise self.fail(f"{host.name} sends {message} before its Resume is answered")
+        if sent.messages.setdefault(sent.next, message) != message:
+            raise self.fail(f"{host.name} sends {message} as number {sent.next}, which was {sent.messages[sent.next]}")
+        sent.next += 1
+
+    def peer_receives(self, host: "PeerHost", message: ToPeer) -> None:
+        sent = self._sent.get(host.name)
+        if not isinstance(message, Resumed) or host.hostile or sent is None or sent.said is None:
+            return
+        if message.heard > sent.said:
+            raise self.fail(f"a master has {message.heard} messages of {host.name}, which has sent {sent.said}")
+        sent.next, sent.said = message.heard + 1, None
+
+    # ── the master's end ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        match message:
+            case Welcome(master=master):
+                before = self._handled.get((self._masters.get(known.peer, ""), known.peer), 0)
+                self._handled[master, known.peer] = before if known.topology is None and known.welcomed else 0
+                known.welcomed = True
+                self._masters[known.peer] = master
+            case Resumed():
+                self._resumes(known, message)
+
+    def master_repeats(self, known: Known, message: ToPeer) -> None:
+        if isinstance(message, Resumed):
+            self._resumes(known, message)
+
+    def _resumes(self, known: Known, resumed: Resumed) -> None:
+        host = self.theatre.process_of(known)
+        if host is None or host.hostile:
+            return
+        handled = self._handled.setdefault((resumed.master, known.peer), resumed.heard)
+        self._masters[known.peer] = resumed.master
+        if handled != resumed.heard:
+            raise self.fail(f"a master has {handled} messages of {known.peer[:8]}, and says {resumed.heard}")
+
+    def master_handles(self, event: MasterEvent) -> None:
+        known = self.ledger.known.get(event.connection) if isinstance(event, Received) else None
+        if known is None or not isinstance(event, Received) or type(event.message) in UNCOUNTED:
+            return
+        host = self.theatre.process_of(known)
+        if host is None or host.hostile or known.peer not in self._masters or host.name not in self._sent:
+            return
+        key = self._masters[known.peer], known.peer
+        self._handled[key] = number = self._handled.get(key, 0) + 1
+        if self.theatre.given_up(known):
+            return  # The tail of a connection whose peer may have joined again since.
+        meant = self._sent[host.name].messages.get(number)
+        if meant != event.message:
+            raise self.fail(f"number {number} of {host.name} is {meant}, but the master handles {event.message}")
+
+
+class NoGaps(Checker):
+    """What a peer receives is what its master has sent it, message by message, over all its connections to it."""
+
+    name = "no gaps"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._told: dict[Known, list[ToPeer]] = {}
+        self._received: dict[str, tuple[str, int]] = {}
+        """The master's name, and how many of its messages have arrived, by the name of the process."""
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        if type(message) not in UNCOUNTED:
+            self._told.setdefault(known, []).append(message)
+
+    def peer_sends(self, host: "PeerHost", message: ToMaster) -> None:
+        if isinstance(message, Join):
+            self._received[host.name] = "", 0
+
+    def peer_receives(self, host: "PeerHost", message: ToPeer) -> None:
+        if host.hostile or host.name not in self._received:
+            return
+        master, received = self._received[host.name]
+        if isinstance(message, Resumed) and message.master != master:
+            self._received[host.name] = message.master, 0
+        if type(message) in UNCOUNTED:
+            return
+        known = self.ledger.known.get(self.theatre.number_of(host) or 0)
+        told = self._told.get(known, []) if known is not None else None
+        if told is not None and told[received : received + 1] != [message]:
+            raise self.fail(f"{host.name} receives {message} as number {received + 1}, of {len(told)} that were sent")
+        self._received[host.name] = message.master if isinstance(message, Welcome) else master, received + 1

@@ -1,0 +1,1 @@
+"""The stress tool, `python -m tests.stress`: see docs/stress.md."""
