@@ -11,11 +11,11 @@ from random import Random
 
 from msgspec import structs
 
-from pccl.core.fields import Identity
+from pccl.core.fields import Identity, Label
 from pccl.types import PeerId
 from tests.simulation import checkers
 from tests.simulation.faults import Havoc
-from tests.simulation.habits import draw_seesaw
+from tests.simulation.habits import draw_name, draw_seesaw
 from tests.simulation.hostile import HostileHost
 from tests.simulation.ledger import Known, Ledger
 from tests.simulation.master_host import NOTICED_S, MasterHost
@@ -208,7 +208,8 @@ class Theatre:
         group = self.random.randrange(self.plan.groups)
         host, port = address or (f"10.0.{number // 256}.{number % 256}", 40_000)
         announced = host if self.random.random() < 0.5 else ""
-        identity = Identity(peer, group, announced, port, self.plan.lanes[group], secret=f"of {peer}")
+        label = Label(draw_name(kind, number), "sim", number, "0", f"of{number}")
+        identity = Identity(peer, group, announced, port, self.plan.lanes[group], secret=f"of {peer}", label=label)
         return identity, (host, port)
 
     def _distance(self) -> float:

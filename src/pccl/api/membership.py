@@ -7,6 +7,7 @@ not the `Communicator`, so that an abandoned `Communicator` is collected. Must n
 import asyncio
 import contextlib
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -16,25 +17,28 @@ from msgspec import structs
 
 from pccl.api.goodbye import expect, leave_on_sigterm, living
 from pccl.api.transaction import Order, Retries, Retry, Transaction
-from pccl.config import PeerConfig
+from pccl.config import PeerConfig, machine
 from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, InSync
 from pccl.core.effects.peer_events import CallCollective, FetchShared, Request, SyncShared, WaitAccepted
-from pccl.core.fields import Identity
+from pccl.core.fields import Identity, Label
 from pccl.core.peer.collectives import ALONE
-from pccl.core.peer.peer import Peer
+from pccl.core.peer.peer import Peer, PeerStage
 from pccl.dataplane.offers import Offers, Traffic
 from pccl.dataplane.plane import DataPlane
 from pccl.dataplane.state.manifest import Holding
 from pccl.errors import MasterLost, ProtocolError, TooFewPeers, UnfinishedCollectives, UsageError
+from pccl.logs import Teller
 from pccl.net.bounds import peer_bounds
 from pccl.net.control import NotOurMaster
 from pccl.net.peer_shell import PeerShell
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.net.transfers import Kept
+from pccl.release import release
 from pccl.types import PeerId
 
-log = logging.getLogger("pccl")
+_PROCESS = secrets.token_hex(8)
+"""Of this process and those that are forked from it: together with a process number, of one process alone."""
 
 ATTEMPT_PAUSE_S = 1.0
 """Between two attempts to connect, like PCCL: peers are often started before their master."""
@@ -75,6 +79,7 @@ class Membership:
         early_offers_max = min(config.limits.early_offers_max, self._bounds.strangers_max)
         self._limits = structs.replace(config.limits, early_offers_max=early_offers_max)
         self._data_plane = data_plane
+        self.teller = Teller("peer", self._facts)
         self._shell: PeerShell | None = None
         self._thread = LoopThread("pccl-control", daemon=True)
         self._leaving = threading.Lock()
@@ -109,7 +114,7 @@ class Membership:
     async def _join(self, n_attempts: int, visits: bool) -> PeerShell:
         master, listen = self._config.master, self._config.listen
         place = (master.host, master.port)
-        shell = PeerShell(self._data_plane, self._bounds, self._config.serve_bytes_s, place, _tell)
+        shell = PeerShell(self._data_plane, self._bounds, self._config.serve_bytes_s, place, self.teller)
         self._shell = shell
         try:
             port = shell.listen(listen.host, listen.port)
@@ -131,7 +136,8 @@ class Membership:
                     continue  # The name has other addresses.
             except OSError as error:
                 cause = in_words(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
-            log.info("attempt %d of %d to reach the master at %s: %s", attempt, n_attempts, master, cause)
+            sentence = f"attempt {attempt} of {n_attempts} to reach the master at {master}: {cause}"
+            self.teller.tell("peer", logging.WARNING, "no master", sentence)
             if attempt == n_attempts:
                 raise MasterLost(
                     f"connect: no master at {master} after {n_attempts} attempts, the last one: {cause}. "
@@ -143,7 +149,32 @@ class Membership:
     def _identity(self, port: int, visits: bool) -> Identity:
         me, secret, config = PeerId(secrets.token_hex(16)), secrets.token_hex(16), self._config
         place, serves = (config.announce.host, config.announce.port or port), config.serve_bytes_s > 0
-        return Identity(me, config.group, *place, config.lanes, visits, serves, secret)
+        label = Label(config.name, machine(), os.getpid(), release(), f"{_PROCESS}{os.getpid()}")
+        return Identity(me, config.group, *place, config.lanes, visits, serves, secret, label)
+
+    def _facts(self) -> dict[str, object]:
+        """What all lines of this peer have in common."""
+        core = getattr(self, "core", None)
+        if core is None:
+            return {"peer_name": self._config.name}
+        return {
+            "run": core.run or None,
+            "epoch": core.epoch or None,
+            "peer": core.identity.peer,
+            "peer_name": self._config.name,
+        }
+
+    def place(self) -> str:
+        """Where this peer is in the run, in words."""
+        core, me = self.core, self.core.identity
+        master = f"master {self._config.master}"
+        if core.stage is PeerStage.GONE:
+            return f"out of the run, {master}"
+        if not core.accepted:
+            return f"{core.stage.value}, {master}"
+        away = "" if core.stage is PeerStage.ACCEPTED else f", {core.stage.value}"
+        rank = core.ring.index(me.peer) if me.peer in core.ring else 0
+        return f"rank {rank} of {len(core.ring)} in group {me.group}, epoch {core.epoch}{away}, {master}"
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -284,11 +315,6 @@ class Membership:
             await self._leave(timeout_s)
         finally:
             self._thread.stop()
-
-
-def _tell(reason: str) -> None:
-    if reason:
-        log.warning("%s", reason)
 
 
 async def _sync(

@@ -13,6 +13,7 @@ from typing import Protocol, assert_never
 
 from pccl.core.effects.both import Note, Tick
 from pccl.core.effects.master import Close, Closed, MasterEffect, MasterEvent, Received, Send
+from pccl.logs import Teller
 from pccl.net import sockets
 from pccl.net.bounds import Bounds, raise_descriptor_limit
 from pccl.net.connection import MasterEnd
@@ -37,10 +38,10 @@ class MasterShell:
         self,
         core: MasterCore,
         bounds: Bounds,
-        on_note: Callable[[str], None],
+        teller: Teller,
         on_bug: Callable[[Exception], None],
     ) -> None:
-        self._on_note = on_note
+        self._teller = teller
         self._on_bug = on_bug
         self._driver = self._drive(core)
         self._listener = Listener(self._connected, bounds.connection_dead_s)
@@ -98,8 +99,8 @@ class MasterShell:
                         self._ends[number].send(body)
             case Close(number):
                 self._let_go(number)
-            case Note(reason):
-                self._on_note(reason)
+            case Note():
+                self._teller.note(effect)
             case _:
                 assert_never(effect)
 

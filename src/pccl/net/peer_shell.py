@@ -5,7 +5,6 @@ Owns call numbers and the lending of lanes to the data plane. Must not know why 
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import assert_never
@@ -50,6 +49,7 @@ from pccl.core.effects.peer_events import (
 from pccl.dataplane.offers import Traffic
 from pccl.dataplane.plane import DataPlane
 from pccl.dataplane.state.manifest import Holding
+from pccl.logs import Teller
 from pccl.net.bounds import Bounds
 from pccl.net.control import Addresses, Control, NotOurMaster, Place
 from pccl.net.dialling import Dialler
@@ -62,8 +62,6 @@ from pccl.net.watching import watchers
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import WireError
 
-log = logging.getLogger("pccl")
-
 
 class PeerShell:
     """Everything around a peer's core. Lives in one event loop."""
@@ -74,10 +72,10 @@ class PeerShell:
         bounds: Bounds,
         serve_bytes_s: float,
         master: Place,
-        on_note: Callable[[str], None],
+        teller: Teller,
     ) -> None:
         self._data_plane = data_plane
-        self._on_note = on_note
+        self._teller = teller
         self._loop = asyncio.get_running_loop()
         self._lanes = Lanes(bounds)
         self._express = Express(data_plane, self._post)
@@ -254,8 +252,8 @@ class PeerShell:
             case AbortAttempt(tag, attempt):
                 self._data_plane.abort(tag, attempt)
                 self._express.abort(attempt)
-            case Note(reason):
-                self._on_note(reason)
+            case Note():
+                self._teller.note(effect)
             case _:
                 assert_never(effect)
 

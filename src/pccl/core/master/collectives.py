@@ -244,9 +244,11 @@ class Collectives(Part):
         collective.become(CollectiveStage.RUNNING, now)
         segments = segment_bytes(collective.spec, len(collective.ring), max(1, len(lanes)))
         parcels = () if lanes else tuple(collective.parcels[peer] for peer in collective.ring)
-        self._outbox.send(
-            collective.ring, Start(collective.tag, collective.attempt, self._roster.epoch, lanes, segments, parcels)
+        attempt, last = (
+            (collective.tag, collective.attempt, self._roster.epoch),
+            next(reversed(collective.ballot.votes)),
         )
+        self._outbox.send(collective.ring, Start(*attempt, lanes, segments, parcels, last))
 
     def _abort(self, collective: Collective, reason: str, now: float) -> None:
         collective.reason = reason
@@ -306,10 +308,15 @@ class Collectives(Part):
 
     def waits(self) -> list[Wait]:
         """The callers of each."""
-        open = [(collective, tuple(collective.ballot.votes)) for collective in self.open()]
         return [
-            Wait(callers, self._explain(collective), collective.since, tag_name(collective.tag))
-            for collective, callers in open
+            Wait(
+                tuple(collective.ballot.votes),
+                self._explain(collective),
+                collective.since,
+                tag_name(collective.tag),
+                tuple(collective.waits_for()),
+            )
+            for collective in self.open()
         ]
 
     def _explain(self, collective: Collective) -> str:

@@ -9,7 +9,7 @@ and costs no other peer anything.
 
 from msgspec import structs
 
-from pccl.core.effects.both import Tick
+from pccl.core.effects.both import Note, Tick
 from pccl.core.effects.master import Closed, MasterEffect, MasterEvent, Received
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S, MasterLimits
@@ -89,7 +89,7 @@ class Master:
             self.liveness,
         )
         """In the order in which they may go on: who is here, then what can begin with them."""
-        self._waits = Waits(self._parts, self.outbox, limits.explain_after_s)
+        self._waits = Waits(self._parts, self.outbox, limits)
         self._new = True
         """Nothing has happened to it yet."""
         self._watch_at: float | None = None
@@ -137,7 +137,7 @@ class Master:
 
     def explain(self) -> tuple[str, ...]:
         """What the run waits for, and on whom; empty when no peer waits."""
-        return tuple(wait.sentence for wait in self._waits.all())
+        return tuple(self.outbox.spell(wait.sentence) for wait in self._waits.all())
 
     def _disconnect(self, member: Member, cause: str, now: float) -> None:
         """A connection ended without a goodbye."""
@@ -167,7 +167,7 @@ class Master:
             case Pong():
                 member.pulse.answer(now, self.limits.link_timeout_s / 2)
             case Leave():
-                self.remove(Departure(member, "it said goodbye", now))
+                self.remove(Departure(member, "it said goodbye", now, event="left"))
                 self.outbox.close(member.connection)
             case ReportPart(last=last) if member.repeats_report:
                 member.repeats_report = not last
@@ -249,7 +249,7 @@ class Master:
     def expel(self, member: Member, kick: Kick, now: float) -> None:
         """Kick an accepted peer or refuse a candidate; either way it learns why."""
         self.outbox.kick(member.connection, kick)
-        self.remove(Departure(member, f"the master kicked it: {kick.reason}", now))
+        self.remove(Departure(member, f"the master kicked it: {kick.reason}", now, event="kicked"))
 
     def remove(self, *gone: Departure) -> None:
         """These are gone: every part leaves them out. All at once, as every peer is told of every change: one by one it
@@ -269,7 +269,10 @@ class Master:
         kind = self.roster.kind(gone.peer)
         self.roster.remove(member)
         kind = f"epoch {self.roster.epoch}:" if accepted else kind
-        self.outbox.note(f"{kind} {short(gone.peer)} is gone: {gone.how}; {count_peers(len(self.roster.accepted))}")
+        here = count_peers(len(self.roster.accepted))
+        sentence = f"{kind} {short(gone.peer)} is gone: {gone.how}; {here}"
+        note = Note(sentence, gone.event, accepted and gone.event != "left", gone.peer)
+        (self.outbox.announce if accepted else self.outbox.note)(note)
         return structs.replace(gone, accepted=accepted)
 
     def _end_run(self, back_until: float, now: float) -> None:
@@ -295,16 +298,16 @@ class Master:
         everybody = (*self.roster.accepted, *self.roster.candidates, *self.roster.visitors)
         newcomers = [peer for peer in everybody if peer not in restored.returned]
         self.outbox.send(newcomers, self.lead.welcome(self.limits.tags_max))
+        without = f" without {names(restored.lost)}" if restored.lost else ""
+        sentence = (
+            f"epoch {self.roster.epoch}: the run {restored.run} goes on{without}; "
+            f"{count_peers(len(self.roster.accepted))} (the numbers of epochs jump when a master takes over a run)"
+        )
+        self.outbox.announce(Note(sentence, "run goes on", bool(restored.lost)))
         self.admission.push()
         for group in self.roster.rings:
             self.admission.rewire(group, now)
         self.outbox.ping(self.roster.accepted, now)
-        without = f" without {names(restored.lost)}" if restored.lost else ""
-        here = count_peers(len(self.roster.accepted))
-        self.outbox.note(
-            f"epoch {self.roster.epoch}: the run {restored.run} goes on{without}; {here} "
-            "(the numbers of epochs jump when a master takes over a run)"
-        )
         self.syncs.restore(restored)
         for attempt in restored.attempts:
             self.collectives.adopt(attempt, now)

@@ -52,6 +52,8 @@ class Departure(Struct, frozen=True):
     """It may come back until then, though its place is not kept: no other run begins instead of its own."""
     accepted: bool = False
     """It was on the roster, not a candidate, a visitor or one that came back."""
+    event: str = "lost"
+    """Or `left`, or `kicked`."""
 
     @property
     def peer(self) -> PeerId:
@@ -67,6 +69,10 @@ class Wait(Struct, frozen=True):
     since: float
     call: str = ""
     """In which call they wait."""
+    missing: tuple[PeerId, ...] = ()
+    """For which peers, as far as it is peers."""
+    until: float | None = None
+    """When it ends at the latest; None if it does not end as long as they answer pings."""
 
 
 class Door(Protocol):

@@ -49,6 +49,10 @@ CAUSE_MAX, LOST_MAX = 256, 32
 """What a `AttemptReport` can carry."""
 
 
+AboutCollectives = Start | Abort | Outcome | RefusedCollective | Withdrawn
+"""What the master sends about one of our collectives."""
+
+
 class AttemptStage(Enum):
     """Where one of our collectives is."""
 
@@ -88,6 +92,8 @@ class Attempt(Staged[AttemptStage]):
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
         self.lanes: tuple[int, ...] = ()
+        self.last = ""
+        """The peer that voted last."""
         self.cause = ""
         """Why our part ended without a result; empty as long as it has not."""
 
@@ -192,9 +198,7 @@ class Collectives:
 
     # ── from the master ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def dispatch(
-        self, message: Start | Abort | Outcome | RefusedCollective | Withdrawn, epoch: int, ring: tuple[PeerId, ...]
-    ) -> None:
+    def dispatch(self, message: AboutCollectives, epoch: int, ring: tuple[PeerId, ...]) -> None:
         """The master sent this about one of our collectives, in this epoch with this ring."""
         if isinstance(message, Withdrawn):
             self._be_withdrawn(message)
@@ -210,6 +214,7 @@ class Collectives:
                 if attempt.spec.kind is CollectiveKind.BROADCAST and attempt.spec.root not in ring:
                     raise Violation(f"tag {attempt.tag} was started without its root in the ring")
                 attempt.number, attempt.epoch, attempt.ring, attempt.lanes = message.attempt, epoch, ring, message.lanes
+                attempt.last = message.last
                 if attempt.parcel:
                     self._unused = self._unused + 1 if message.lanes else 0
                 if message.lanes:
@@ -276,7 +281,7 @@ class Collectives:
         if not unheard and (attempt.stage is not AttemptStage.REPORTED or attempt.number != outcome.attempt):
             raise Violation(f"an outcome for tag {attempt.tag} attempt {outcome.attempt}, which has not been reported")
         if outcome.committed:
-            self._end(attempt, Committed(attempt.number, attempt.epoch, attempt.ring))
+            self._end(attempt, Committed(attempt.number, attempt.epoch, attempt.ring, PeerId(attempt.last)))
             return
         reason = (
             f"collective {tag_name(attempt.tag)} was aborted: {outcome.reason}. Its input is as it was and the group "

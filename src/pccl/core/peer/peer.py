@@ -35,29 +35,22 @@ from pccl.core.limits import PeerLimits
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.to_master import Fetch, Join, Leave, Resume, ToMaster
 from pccl.core.messages.to_peer import (
-    Abort,
+    Introduce,
     Kick,
-    Outcome,
-    PendingAnswer,
-    RefusedCollective,
-    RefusedPending,
     RefusedSync,
-    RefusedTopology,
     Resumed,
     Serve,
-    Start,
     StartSync,
     Synced,
     ToPeer,
     Topology,
-    TopologyUpdated,
     Waiting,
     Welcome,
     Wire,
-    Withdrawn,
 )
+from pccl.core.names import Names
 from pccl.core.peer.calls import CallName, Calls
-from pccl.core.peer.collectives import Collectives, Room
+from pccl.core.peer.collectives import AboutCollectives, Collectives, Room
 from pccl.core.peer.links import Links
 from pccl.core.peer.liveness import Due, Liveness
 from pccl.core.peer.masters import UNCONNECTED, Masters, SearchStage
@@ -68,7 +61,7 @@ from pccl.core.peer.visits import Visits
 from pccl.core.session import Session
 from pccl.core.staged import Staged
 from pccl.core.text import Violation
-from pccl.types import PeerId, short
+from pccl.types import PeerId
 
 __all__ = ["PEER_STAGES", "Peer", "PeerStage", "Sizes"]
 
@@ -81,6 +74,7 @@ class Peer(Staged[PeerStage]):
 
     def __init__(self, identity: Identity, limits: PeerLimits) -> None:
         self.identity = identity
+        self.names = Names(((identity.peer, identity.label.name),))
         super().__init__(PEER_STAGES, PeerStage.OUTSIDE)
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
@@ -110,6 +104,11 @@ class Peer(Staged[PeerStage]):
         """On the roster."""
         return self.stage in _ON_ROSTER
 
+    @property
+    def run(self) -> str:
+        """Which run this is; empty until a master has welcomed us."""
+        return self._links.run
+
     def handle(self, event: PeerEvent, now: float) -> list[PeerEffect]:
         """Take an event, return the effects to carry out in order."""
         self._liveness.shift_deadlines(now)
@@ -128,8 +127,7 @@ class Peer(Staged[PeerStage]):
                 self._attempts.ended(event, self._loss)
                 self._finish_goodbye()
             case TransferEnded():
-                transfers = self._visits if self._visits.concerns(event.attempt) else self._sync
-                transfers.ended(event, self._loss)
+                (self._visits if self._visits.concerns(event.attempt) else self._sync).ended(event, self._loss)
                 self._finish_goodbye()
             case MasterUp() | MasterClosed() | Tick():
                 self._connection_event(event, now)
@@ -206,7 +204,7 @@ class Peer(Staged[PeerStage]):
         self._masters.miss(cause, now)
         if news:
             self.waiting = f"the master is away: {self._masters.explain()}"
-            self._effects.append(Note(self.waiting))
+            self._effects.append(Note(self.waiting, "master away", warns=True))
 
     def _dial_master(self, now: float) -> None:
         if self._masters.over(now):
@@ -221,6 +219,8 @@ class Peer(Staged[PeerStage]):
             self._liveness.rest()
         elif self._loss is not None or not (waits or self.stage is PeerStage.RETURNING):
             self._liveness.rest()
+            if self.waiting:
+                self._effects.append(Note("the wait is over", "wait over", warns=True))
             self.waiting = ""
         else:
             self._liveness.begin(now)
@@ -248,14 +248,15 @@ class Peer(Staged[PeerStage]):
         elif isinstance(request, WaitAccepted):
             self._calls.open(CallName.CONNECT, call)
         elif not self.accepted:
-            self._fail(call, FailureKind.USAGE, "connect first: this peer is not accepted yet")
+            self._resolve(call, Failure(FailureKind.USAGE, "connect first: this peer is not accepted yet"))
         else:
             parcel_bytes = self._parcel_bytes if self.stage is PeerStage.ACCEPTED else 0
             self._calls.begin(call, request, Room(self.ring, self.tags_max, parcel_bytes))
 
     def _fetch(self, call: int, request: Request) -> None:
         if not isinstance(request, FetchShared) or not self.identity.visits or self._visits.open:
-            self._fail(call, FailureKind.USAGE, "visitors fetch the shared state, one call at a time, and nothing else")
+            reason = "visitors fetch the shared state, one call at a time, and nothing else"
+            self._resolve(call, Failure(FailureKind.USAGE, reason))
             return
         self._visits.begin(call, request)
         if self.stage is not PeerStage.OUTSIDE:
@@ -273,8 +274,7 @@ class Peer(Staged[PeerStage]):
         self._finish_goodbye()
 
     def _finish_goodbye(self) -> None:
-        busy = self._attempts.tags or self._sync.open or self._visits.busy
-        if self._loss is not None and not busy:
+        if self._loss is not None and not (self._attempts.tags or self._sync.open or self._visits.busy):
             self._calls.finish(CallName.CLOSE, None)
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -310,24 +310,26 @@ class Peer(Staged[PeerStage]):
             case Wire(links=links):
                 self._links.wire(links)
                 self._attempts.links_changed()
+            case Introduce(names=named):
+                self.names.learn_all((each.peer, each.name) for each in named)
             case Topology():
                 self._adopt(message)
             case Waiting(reason=reason):
                 self.waiting = reason
-                self._effects.append(Note(reason))
+                self._effects.append(Note(reason, "waits", warns=True))
             case Kick(reason=reason):
                 self._be_kicked(reason)
             case Ping():
                 self._send(Pong())
             case Pong():
                 pass
-            case Start() | Abort() | Outcome() | RefusedCollective() | Withdrawn():
+            case _ if isinstance(message, AboutCollectives):
                 self._attempts.dispatch(message, self.epoch, self.ring)
             case Synced() | StartSync() | RefusedSync():
                 (self._visits if self.identity.visits else self._sync).dispatch(message)
             case Serve():
                 self._visits.serve(message)
-            case TopologyUpdated() | RefusedTopology() | PendingAnswer() | RefusedPending():
+            case _:
                 self._calls.receive(message)
 
     def _adopt(self, topology: Topology) -> None:
@@ -342,25 +344,26 @@ class Peer(Staged[PeerStage]):
         self._links.cut_off(set(before) - set(self.ring))
         self.sizes = Sizes(topology.global_size, len(self.ring), topology.groups, topology.largest_group)
         self._calls.finish(CallName.CONNECT, None)
+        self._effects.append(Note(topology.news, "roster", topology.lost))
 
     def _be_taken_back(self, resumed: Resumed) -> None:
         """We are back, with the same master or with another one, which counts what it sends from zero."""
         self._become(PeerStage.ACCEPTED)
         self._effects.extend(self._masters.be_taken_back(resumed))
         if resumed.master == self._masters.session.master:
-            self._effects.append(Note("the connection to the master stands again"))
+            self._effects.append(Note("the connection to the master stands again", "master back", warns=True))
             return
         self._masters.session.follow(resumed.master)
         self.tags_max = resumed.tags_max
         self._attempts.resume()
-        self._effects.append(Note("the run goes on under another master"))
+        self._effects.append(Note("the run goes on under another master", "master back", warns=True))
 
     def _be_kicked(self, reason: str) -> None:
         self._effects.append(CloseMaster())
         if self.accepted:
-            self._be_alone(FailureKind.KICKED, f"the master kicked {short(self.identity.peer)}: {reason}")
+            self._be_alone(FailureKind.KICKED, f"the master kicked {self.names.full(self.identity.peer)}: {reason}")
         else:
-            self._lose(FailureKind.REFUSED, f"the master refused {short(self.identity.peer)}: {reason}")
+            self._lose(FailureKind.REFUSED, f"the master refused {self.names.full(self.identity.peer)}: {reason}")
 
     def _be_alone(self, kind: FailureKind, reason: str) -> None:
         """The others go on without us, for good: loops of the form "while there are others, try again" must end."""
@@ -395,6 +398,3 @@ class Peer(Staged[PeerStage]):
 
     def _resolve(self, call: int, answer: Answer) -> None:
         self._effects.append(Resolve(call, answer))
-
-    def _fail(self, call: int, kind: FailureKind, reason: str) -> None:
-        self._resolve(call, Failure(kind, reason))
