@@ -23,6 +23,7 @@ from pccl.core.master.roster import MEMBER_STAGES
 from pccl.core.master.sync import SYNC_STAGES
 from pccl.core.master.visits import VISIT_STAGES
 from pccl.core.messages.lanes import Between
+from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import ToPeer
 from pccl.core.peer.collectives import ATTEMPT_STAGES
@@ -76,6 +77,7 @@ def tables() -> dict[str, str]:
     made["to-master"] = message_table(ToMaster)
     made["to-peer"] = message_table(ToPeer)
     made["between"] = message_table(Between)
+    made["to-observer"] = message_table(ToObserver)
     made["master-events"] = message_table(MasterEvent)
     made["master-effects"] = message_table(MasterEffect)
     made["peer-events"] = message_table(PeerEvent)

@@ -17,6 +17,7 @@ from pccl.net.bounds import Bounds
 from pccl.net.master_shell import MasterShell
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
+from pccl.release import release
 
 log = logging.getLogger("pccl.master")
 
@@ -76,7 +77,7 @@ class MasterNode:
         self._addresses = self._shell.addresses
 
     def _new_core(self, follows: bool) -> Master:
-        return Master(secrets.token_hex(8), self._config.limits, follows)
+        return Master(secrets.token_hex(8), self._config.limits, follows, release())
 
     def _start_over(self, error: Exception) -> None:
         """The core raised, and not at a message that one peer could be blamed for: what it knows is not to be trusted.

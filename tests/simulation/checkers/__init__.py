@@ -6,6 +6,7 @@ from tests.simulation.checkers.calls import AnsweredOnce, BoundedWaits, NoFalseB
 from tests.simulation.checkers.lanes import HonestLinks, LinksComeAbout, OneOwner
 from tests.simulation.checkers.membership import NobodyWaitsForTheDead, NoInnocentLost, RingsStand, VisitorsStayOutside
 from tests.simulation.checkers.names import SentencesHaveNames
+from tests.simulation.checkers.observers import ObserversStayOutside
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
 from tests.simulation.checkers.recovery import KicksAreJust, NoGaps, OneLog
 from tests.simulation.checkers.rings import FreshSizes, OneRing
@@ -37,6 +38,7 @@ ALL: tuple[type[Checker], ...] = (
     AllVotes,
     NoSilentWait,
     SentencesHaveNames,
+    ObserversStayOutside,
 )
 
 NAMES = (

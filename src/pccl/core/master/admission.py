@@ -269,7 +269,7 @@ class Admission(Part):
         since = self.ballot.since if self.ballot.votes else min(each.joined_at for each in candidates.values())
         waiting, missing = (*self.ballot.votes, *candidates), tuple(self.waited_for())
         until = None if self._roster.accepted or self.begin_at == inf else self.begin_at
-        return [Wait(waiting, sentence + self._twins(missing), since, self.ballot.question, missing, until)]
+        return [Wait(waiting, sentence + self._twins(missing), since, self.ballot.question, missing, until=until)]
 
     def _twins(self, missing: Iterable[PeerId]) -> str:
         """Candidates that wait for a Communicator of their own process, such as a notebook's that was run twice."""

@@ -11,12 +11,14 @@ Rules: docs/protocol.md, "Collectives".
 from collections.abc import Iterator
 
 from pccl.core.fields import CollectiveSpec
+from pccl.core.master import rounds
 from pccl.core.master.collective import Collective, CollectiveStage
 from pccl.core.master.link import Link
 from pccl.core.master.links import Links
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.recovery.restored import RestoredAttempt
 from pccl.core.master.roster import Member
+from pccl.core.master.rounds import Round
 from pccl.core.messages.to_master import Initiate
 from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start
 from pccl.core.rules.agreement import disagreement, rootless
@@ -39,6 +41,8 @@ class Collectives(Part):
         self._links = links
         self._collectives: dict[int, dict[int, Collective]] = {}
         self._in_flight: dict[PeerId, int] = {}
+        self.rounds: dict[int, Round] = {}
+        """The last one that each group has committed."""
         self._refused: dict[PeerId, tuple[float, str]] = {}
         """When a collective of a peer was refused for other calls that contradict it, and why."""
 
@@ -137,6 +141,8 @@ class Collectives(Part):
         if not gone.accepted:
             return
         member, now = gone.member, gone.now
+        if not self._roster.ring(member.group):
+            self.rounds.pop(member.group, None)
         self._refused.pop(member.peer, None)
         self._in_flight.pop(member.peer, None)
         for collective in list(self._collectives.get(member.group, {}).values()):
@@ -270,6 +276,10 @@ class Collectives(Part):
             collective.tag, collective.attempt, committed, clip(collective.reason), tuple(collective.lost)
         )
         self._outbox.send([peer for peer in collective.ring if peer in self._roster.accepted], outcome)
+        if committed:
+            before = self.rounds.get(collective.group)
+            number = 1 if before is None else before.status.number + 1
+            self.rounds[collective.group] = rounds.committed(collective, number, now)
         self._end(collective, now)
 
     def _discard(self, collective: Collective, now: float) -> None:
@@ -315,6 +325,7 @@ class Collectives(Part):
                 collective.since,
                 tag_name(collective.tag),
                 tuple(collective.waits_for()),
+                works=collective.stage is CollectiveStage.RUNNING,
             )
             for collective in self.open()
         ]

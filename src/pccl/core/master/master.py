@@ -10,7 +10,7 @@ and costs no other peer anything.
 from msgspec import structs
 
 from pccl.core.effects.both import Note, Tick
-from pccl.core.effects.master import Closed, MasterEffect, MasterEvent, Received
+from pccl.core.effects.master import Close, Closed, DialledBack, MasterEffect, MasterEvent, Received
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S, MasterLimits
 from pccl.core.master.admission import Admission
@@ -19,6 +19,7 @@ from pccl.core.master.collectives import Collectives
 from pccl.core.master.link import Link
 from pccl.core.master.links import Links
 from pccl.core.master.liveness import Liveness
+from pccl.core.master.observers import Observers
 from pccl.core.master.outbox import Outbox
 from pccl.core.master.part import Common, Departure, Lead, Part
 from pccl.core.master.pending import Pending
@@ -31,6 +32,7 @@ from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
 from pccl.core.master.waits import Waits
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.observers import AskProbe, AskStatus
 from pccl.core.messages.to_master import (
     AskPending,
     Correction,
@@ -58,9 +60,9 @@ from pccl.types import count_peers, short
 class Master:
     """Decides who is in and which collective runs. It never sees a tensor."""
 
-    def __init__(self, run: str, limits: MasterLimits, follows: bool = False) -> None:
+    def __init__(self, run: str, limits: MasterLimits, follows: bool = False, release: str = "") -> None:
         """`follows`: there may have been another master at this address, whose peers come back."""
-        self.lead = Lead(run, follows)
+        self.lead = Lead(run, follows, release)
         self.limits = limits
         self.roster = Roster()
         self.outbox = Outbox(self.roster)
@@ -90,6 +92,7 @@ class Master:
         )
         """In the order in which they may go on: who is here, then what can begin with them."""
         self._waits = Waits(self._parts, self.outbox, limits)
+        self._observers = Observers(self.roster, self.lead, self.links, self.collectives, self._waits)
         self._new = True
         """Nothing has happened to it yet."""
         self._watch_at: float | None = None
@@ -99,10 +102,15 @@ class Master:
     # ── the interface ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: MasterEvent, now: float) -> list[MasterEffect]:
-        """Take an event, return the effects to carry out in order."""
+        """Take an event, return the effects to carry out in order. One of an observer changes nothing here."""
+        if isinstance(event, DialledBack):
+            return self._observers.dialled(event)
+        if isinstance(event, Received) and self._is_observer(event):
+            return self._observers.answer(event, now)
+        self.outbox.now = now
         self._make_up_for_standstill(now)
         if self._new:
-            self._new = False
+            self._new, self._observers.born_at = False, now
             self.admission.begin_at = now + self.limits.newborn_s if self.lead.follows else 0.0
         self._concerns_one = True
         match event:
@@ -122,12 +130,17 @@ class Master:
         `remove` takes it out of every part, and so what the message had begun. What was sent before stays sent, since
         its receivers count it. Raises if that fails too, or if it was at something that concerns all: then nothing
         here can be trusted."""
-        member = None if isinstance(event, Tick) else self.roster.find(event.connection)
+        member = None if isinstance(event, Tick | DialledBack) else self.roster.find(event.connection)
+        if isinstance(event, Received) and self._is_observer(event):
+            return [Close(event.connection)]
         if not self._concerns_one or member is None:
             raise RuntimeError(f"{type(event).__name__}: it is not known what is left as it should be")
         reason = "the master failed at a message of this peer; its log says why"
         self.expel(member, Kick(KickKind.PROTOCOL, reason), now)
         return self._progress(now)
+
+    def _is_observer(self, event: Received) -> bool:
+        return isinstance(event.message, AskStatus | AskProbe) and self.roster.find(event.connection) is None
 
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
@@ -183,6 +196,8 @@ class Master:
                 pass  # It was sent before our answer arrived; `LinkDown` follows.
             case Join() | Resume() | ReportPart():
                 raise Violation("joined twice on one connection")
+            case AskStatus() | AskProbe():
+                raise Violation("asked like an observer on the connection of a peer")
             case Fetch():
                 self.visits.fetch(member, now)
             case _:

@@ -1,5 +1,6 @@
 """Effects gathered while the master handles one event, in order."""
 
+from collections import deque
 from collections.abc import Iterable
 
 from msgspec import structs
@@ -9,6 +10,7 @@ from pccl.core.effects.master import Close, MasterEffect, Send
 from pccl.core.master.roster import Roster
 from pccl.core.messages.both import Ping
 from pccl.core.messages.to_peer import Kick, ToPeer
+from pccl.core.status import EVENTS_KEPT
 from pccl.core.text import NAMES_MAX, clip
 from pccl.types import PeerId
 
@@ -22,6 +24,10 @@ class Outbox:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._effects: list[MasterEffect] = []
+        self.now = 0.0
+        """When the event happened that is being handled."""
+        self.events: deque[tuple[float, Note]] = deque(maxlen=EVENTS_KEPT)
+        """What the operator was told last, and when."""
         self._news: list[str] = []
         """Changes of the roster that the peers have not read of."""
         self._losses = False
@@ -64,7 +70,9 @@ class Outbox:
 
     def note(self, note: Note) -> None:
         """Tell the operator."""
-        self._effects.append(structs.replace(note, reason=clip(self.spell(note.reason))))
+        note = structs.replace(note, reason=clip(self.spell(note.reason)))
+        self._effects.append(note)
+        self.events.append((self.now, note))
 
     def announce(self, note: Note) -> None:
         """Tell the operator, and all peers with the next topology."""

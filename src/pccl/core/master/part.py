@@ -20,7 +20,9 @@ from pccl.types import PeerId
 class Lead:
     """Which run this master leads, and under which name."""
 
-    def __init__(self, run: str, follows: bool) -> None:
+    def __init__(self, run: str, follows: bool, release: str = "") -> None:
+        self.release = release
+        """Of the library."""
         self.run = self._first = run
         """Chosen for the first of its masters; the next ones take it over."""
         self.name = run
@@ -71,6 +73,8 @@ class Wait(Struct, frozen=True):
     """In which call they wait."""
     missing: tuple[PeerId, ...] = ()
     """For which peers, as far as it is peers."""
+    works: bool = False
+    """Bytes move: no call of a peer is waited for."""
     until: float | None = None
     """When it ends at the latest; None if it does not end as long as they answer pings."""
 

@@ -30,7 +30,7 @@ class Waits:
 
     def __init__(self, parts: Sequence[Part], outbox: Outbox, limits: MasterLimits) -> None:
         self._parts = parts
-        self._outbox = outbox
+        self.outbox = outbox
         self._limits = limits
         self._noted: dict[str, int] = {}
         """Sentences that the operator has read, and how often again."""
@@ -66,10 +66,10 @@ class Waits:
         for wait in waits:
             if noted[wait.sentence] != self._noted.get(wait.sentence):
                 seconds, missing = now - wait.since, wait.missing[:NAMES_MAX]
-                self._outbox.note(Note(self._aged(wait, now), "waits", True, "", seconds, missing))
+                self.outbox.note(Note(self._aged(wait, now), "waits", True, "", seconds, missing))
         calls = dict.fromkeys((wait.call, wait.since) for wait in waits if wait.call)
         for call, _ in [each for each in self._calls if each not in calls]:
-            self._outbox.note(Note(f"{call}: the wait is over", "wait over"))
+            self.outbox.note(Note(f"{call}: the wait is over", "wait over"))
         self._noted, self._calls = noted, calls
         self._tell_waiting(waits, now)
 
@@ -93,5 +93,5 @@ class Waits:
             if state[peer] != self._told.get(peer):
                 changed.setdefault(self._aged(wait, now), []).append(peer)
         for sentence, peers in changed.items():
-            self._outbox.send(peers, Waiting(clip(sentence)))
+            self.outbox.send(peers, Waiting(clip(sentence)))
         self._told = state

@@ -25,6 +25,7 @@ from pccl.core.fields import (
     TransferReport,
 )
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.observers import AskProbe, AskStatus
 from pccl.types import SharedStateSyncStrategy
 
 
@@ -195,6 +196,8 @@ ToMaster = (
     | LinkUp
     | LinkDown
     | Leave
+    | AskStatus
+    | AskProbe
     | Ping
     | Pong
 )

@@ -125,7 +125,7 @@ class Away(Part):
     def waits(self) -> list[Wait]:
         """The master waits for members that are away; looking at that now and then shows if it stood still."""
         return [
-            Wait((), self._explain(away), away.since, "", (peer,), self._deadline(away))
+            Wait((), self._explain(away), away.since, "", (peer,), until=self._deadline(away))
             for peer, away in self._away.items()
         ]
 

@@ -180,7 +180,7 @@ class Gathering(Part, Staged[GatheringStage]):
             return []
         missing = () if self._census is None else tuple(self._census.missing)
         waiting = (*self._returned, *self._roster.candidates)
-        return [Wait(waiting, self._explain(), self._since, "", missing, self._goes_on_at())]
+        return [Wait(waiting, self._explain(), self._since, "", missing, until=self._goes_on_at())]
 
     def _explain(self) -> str:
         census = self._census
