@@ -107,7 +107,7 @@ class AttemptReport(Struct, frozen=True):
     tag: Tag
     spec: CollectiveSpec
     attempt: Number = 0
-    """0: I have voted, and heard of no start."""
+    """0: I have voted, and received no start."""
     lanes: Annotated[tuple[Lane, ...], Meta(max_length=1024)] = ()
     over: bool = False
     """My part has ended ..."""

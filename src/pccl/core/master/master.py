@@ -154,7 +154,7 @@ class Master:
         if member is None:
             self.arrivals.greet(event, now)
             return
-        member.session.hear(event.message)
+        member.session.receive(event.message)
         try:
             self._dispatch(member, event.message, now)
         except Violation as violation:
@@ -207,8 +207,8 @@ class Master:
             case Initiate():
                 if voted:
                     raise Violation("initiated a collective inside update_topology")
-                # A link that was remade stands only after this peer has said so, which is after it could use it: so a
-                # parcel that was sent before this vote went over the links that stand now, or the vote comes without.
+                # A link that was remade stands only after this peer has reported it, which is after it could use it: so
+                # a parcel that was sent before this vote went over the links that stand now, or the vote comes without.
                 arrives = self.links.reaches_all(member.peer, self.roster.ring(member.group))
                 self.collectives.initiate(member, message, message.parcel if arrives else 0, now)
             case Withdraw(tags=tags):

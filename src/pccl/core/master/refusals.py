@@ -1,6 +1,6 @@
 """Calls that can never complete together get an error that names who waits for what, instead of waiting for ever.
 
-Owns when that is looked for and who is told; which calls contradict each other is `divergence`'s rule.
+Owns when that is looked for and who is told; which calls contradict each other is `contradictions`' rule.
 
 Rules: docs/protocol.md, "Questions and contradictions".
 """

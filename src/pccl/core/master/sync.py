@@ -44,7 +44,7 @@ class SyncStage(Enum):
 
 
 SYNC_STAGES: Table[SyncStage] = {
-    SyncStage.VOTING: ("some members of the group have said what they hold", (SyncStage.LINKING, SyncStage.ENDED)),
+    SyncStage.VOTING: ("some members of the group have sent what they hold", (SyncStage.LINKING, SyncStage.ENDED)),
     SyncStage.LINKING: (
         "all have, and one state was elected; links between pullers and holders are being made",
         (SyncStage.RUNNING, SyncStage.ENDED),
@@ -118,7 +118,7 @@ class Syncs(Part):
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def vote(self, member: Member, vote: SyncState, now: float) -> None:
-        """A peer says what it holds."""
+        """A peer sends what it holds."""
         if self.concerns(member.peer):
             raise Violation("called sync_shared_state again before its answer")
         sync = self._syncs.get(member.group)
@@ -260,7 +260,7 @@ class Syncs(Part):
     def _end(self, sync: Sync, now: float) -> None:
         sync.enter(SyncStage.ENDED)
         del self._syncs[sync.group]
-        # Not before: an end that closed its idle lanes would break the link of one that has not heard of the start.
+        # Not before: an end that closed its idle lanes would break the link of one that has not received the start.
         self._admission.unlink(sync.attempt, now)
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ go, and one that asks again waits a while: places, and what holders do for a vis
 digests or bytes.
 
 The links are kept for a while after the start: a holder that closed its end of what is no link any more could do so
-before the visitor, farther from us, has heard that its lanes are lent. Lanes that are lent outlive their link.
+before the visitor, farther from us, has received that its lanes are lent. Lanes that are lent outlive their link.
 
 Rules: docs/protocol.md, "Visitors".
 """

@@ -80,9 +80,9 @@ class Resume(Struct, frozen=True, tag=True):
     """As in `Join`."""
     master: Name = ""
     """The name of the last master that took me in, ..."""
-    heard: Number = 0
+    received: Number = 0
     """... and how many of its messages I have received."""
-    said: Number = 0
+    sent: Number = 0
     """The number of my last message before this one. All messages but those that begin or end a connection, or are
     about the moment only, are numbered, from my `Join` on."""
 

@@ -9,7 +9,7 @@ from pccl.core.messages.both import Ping, Pong
 
 
 class Welcome(Struct, frozen=True, tag=True):
-    """The join was heard: the peer is a candidate of this run. Said again if the run turns out to be an earlier one."""
+    """You are a candidate of this run, or its visitor. Sent again if it turns out to be an earlier one."""
 
     run: Id
     tags_max: Number = 4096
@@ -22,7 +22,7 @@ class Resumed(Struct, frozen=True, tag=True):
 
     tags_max: Number
     master: Name = ""
-    heard: Number = 0
+    received: Number = 0
     """I have your messages up to this number, as such or by what your report says; send the rest again."""
 
 
@@ -45,7 +45,7 @@ class Topology(Struct, frozen=True, tag=True):
     """A contribution of up to this many bytes may be sent along with the vote; 0 for none."""
     number: Number = 0
     """Of the latest ballot on a topology that is over. Answers and attempts are numbered in one row, so that it can be
-    told which of them came first, by peers who have not heard of all."""
+    told which of them came first, by peers that have not received all."""
 
 
 class TopologyUpdated(Struct, frozen=True, tag=True):

@@ -272,8 +272,8 @@ class Collectives:
 
     def _learn_outcome(self, attempt: Attempt, outcome: Outcome, size: int) -> None:
         # A master that followed another one may abort what was started at others and not here: then we only voted.
-        unheard = attempt.stage is AttemptStage.VOTING and not outcome.committed
-        if not unheard and (attempt.stage is not AttemptStage.REPORTED or attempt.number != outcome.attempt):
+        only_voted = attempt.stage is AttemptStage.VOTING and not outcome.committed
+        if not only_voted and (attempt.stage is not AttemptStage.REPORTED or attempt.number != outcome.attempt):
             raise Violation(f"an outcome for tag {attempt.tag} attempt {outcome.attempt}, which has not been reported")
         if outcome.committed:
             self._end(attempt, Committed(attempt.number, attempt.epoch, attempt.ring))

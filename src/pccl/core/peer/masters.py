@@ -104,7 +104,7 @@ class Masters(Staged[SearchStage]):
 
     def be_taken_back(self, resumed: Resumed) -> list[PeerEffect]:
         """A master has taken us back, and has our messages up to a number: the rest is sent again."""
-        lacking = self.session.unheard(resumed.heard)
+        lacking = self.session.lacking(resumed.received)
         if lacking is None:
             raise Violation("it has more of our messages than we sent, or fewer than we can send again")
         self.find()
@@ -121,7 +121,7 @@ class Masters(Staged[SearchStage]):
             if not isinstance(effect, SendMaster) or effect.again:
                 passed.append(effect)
                 continue
-            self.session.say(effect.message, kept_max)
+            self.session.log(effect.message, kept_max)
             if returning and isinstance(effect.message, LinkDown):
                 passed.append(SendMaster(Correction(effect.message.link)))
             elif stage not in UNCONNECTED and not (returning and type(effect.message) not in UNCOUNTED):

@@ -152,7 +152,7 @@ class Peer(Staged[PeerStage]):
             case MasterUp() if self._loss is not None:
                 self._effects.append(CloseMaster())  # We were closed while the connection was being made.
             case MasterUp():
-                self._liveness.hear(now)
+                self._liveness.show(now)
                 self._masters.connected()
                 self._greet()
             case MasterClosed(cause=cause):
@@ -189,8 +189,8 @@ class Peer(Staged[PeerStage]):
             sync=self._sync.report(),
             dial=self._masters.dials,
             master=session.master,
-            heard=session.heard,
-            said=session.said,
+            received=session.received,
+            sent=session.sent,
         )
 
     def _miss_master(self, cause: str, now: float) -> None:
@@ -282,8 +282,8 @@ class Peer(Staged[PeerStage]):
     def _receive(self, message: ToPeer, now: float) -> None:
         if self._loss is not None or self.stage in UNCONNECTED:
             return
-        self._liveness.hear(now)
-        self._masters.session.hear(message)
+        self._liveness.show(now)
+        self._masters.session.receive(message)
         try:
             self._dispatch(message)
         except Violation as violation:

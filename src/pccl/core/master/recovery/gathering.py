@@ -67,7 +67,7 @@ class Gathering(Part, Staged[GatheringStage]):
 
     def add(self, member: Member, resume: Resume, now: float) -> None:
         """A peer came back, and begins to report."""
-        member.came_from, member.session.heard = (resume.master, resume.heard), resume.said
+        member.came_from, member.session.received = (resume.master, resume.received), resume.sent
         self._roster.add_returning(member)
         self._returned[member.peer] = Returned(member, resume)
         self._stale = True
@@ -80,7 +80,7 @@ class Gathering(Part, Staged[GatheringStage]):
         """A peer that is here already comes with another connection. True if its report stands: what happened since
         it sends later. One that is incomplete, or older than another master that the peer had since, does not."""
         returned = self._returned.get(other.peer)
-        if returned is None or not returned.complete or other.came_from != (resume.master, resume.heard):
+        if returned is None or not returned.complete or other.came_from != (resume.master, resume.received):
             self._outbox.close(other.connection)
             self._door.remove(Departure(other, "it came back on another connection", now))
             return False
