@@ -46,7 +46,7 @@ are not told when it comes."""
 
 
 CAUSE_MAX, LOST_MAX = 256, 32
-"""What a `AttemptReport` can carry."""
+"""What an `AttemptReport` can carry."""
 
 
 class AttemptStage(Enum):
