@@ -4,39 +4,27 @@ A **link** is all lanes between two neighbours, made together and numbered as on
 Does not know the other links, nor why it is wanted: see `links.py`.
 """
 
-from enum import Enum
-
 from pccl.core.rules.ring import Pair
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.types import PeerId, short
 
 
-class LinkStage(Enum):
+class LinkStage(Stage):
     """Where a link is in its life."""
 
-    DIALLING = "dialling"
-    STANDING = "standing"
-    RESTING = "resting"
-
-
-LINK_STAGES: Table[LinkStage] = {
-    LinkStage.DIALLING: (
+    DIALLING = (
         "one end dials, at most one end has reported up, until `link_timeout_s`",
-        (LinkStage.STANDING, LinkStage.DIALLING, LinkStage.RESTING),
-    ),
-    LinkStage.STANDING: ("both ends reported up", (LinkStage.DIALLING, LinkStage.RESTING)),
-    LinkStage.RESTING: (
-        "failed from both ends; without a number, dialled again after `redial_s`",
-        (LinkStage.DIALLING,),
-    ),
-}
+        ("STANDING", "DIALLING", "RESTING"),
+    )
+    STANDING = "both ends reported up", ("DIALLING", "RESTING")
+    RESTING = "failed from both ends; without a number, dialled again after `redial_s`", ("DIALLING",)
 
 
 class Link(Staged[LinkStage]):
     """One link: who dials it, who says that it is up, and its record of failures since it last stood."""
 
     def __init__(self, group: int, ends: Pair, now: float, stage: LinkStage = LinkStage.DIALLING) -> None:
-        super().__init__(LINK_STAGES, stage)
+        super().__init__(stage)
         self.number = 0
         """Given when it is dialled, told to both ends at once, never reused; 0 while it rests."""
         self.group = group

@@ -7,7 +7,6 @@ Rules: docs/protocol.md, "Membership, as the master sees it".
 """
 
 from collections.abc import Iterable
-from enum import Enum
 from math import inf
 
 from pccl.core.master.pulse import Pulse
@@ -16,58 +15,31 @@ from pccl.core.messages.to_master import Join, Resume
 from pccl.core.messages.to_peer import ToPeer, Topology
 from pccl.core.rules.ring import Pair
 from pccl.core.session import Session
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.types import PeerId
 
 
-class MemberStage(Enum):
+class MemberStage(Stage):
     """Where a peer is in its membership, as the master sees it."""
 
-    NEW = "new"
-    CANDIDATE = "candidate"
-    TRIED = "tried"
-    VISITOR = "visitor"
-    RETURNING = "returning"
-    ACCEPTED = "accepted"
-    AWAY = "away"
-    GONE = "gone"
-
-
-MEMBER_STAGES: Table[MemberStage] = {
-    MemberStage.NEW: (
-        "its first message has arrived",
-        (MemberStage.CANDIDATE, MemberStage.VISITOR, MemberStage.RETURNING),
-    ),
-    MemberStage.CANDIDATE: (
+    NEW = "its first message has arrived", ("CANDIDATE", "VISITOR", "RETURNING")
+    CANDIDATE = (
         "joined; waits for all accepted peers to vote for a new topology, for none if none is accepted",
-        (MemberStage.TRIED, MemberStage.ACCEPTED, MemberStage.GONE),
-    ),
-    MemberStage.TRIED: (
-        "part of the trial: links to its future neighbours are being made",
-        (MemberStage.CANDIDATE, MemberStage.ACCEPTED, MemberStage.GONE),
-    ),
-    MemberStage.VISITOR: ("joined to fetch the shared state; never admitted", (MemberStage.GONE,)),
-    MemberStage.RETURNING: (
-        "sent `Resume` to a master that did not lead its run; reports what it knows",
-        (MemberStage.ACCEPTED, MemberStage.GONE),
-    ),
-    MemberStage.ACCEPTED: (
-        "on the roster, in its group's ring, votes in every ballot",
-        (MemberStage.AWAY, MemberStage.GONE),
-    ),
-    MemberStage.AWAY: (
-        "on the roster, without a connection; its place is kept for a while",
-        (MemberStage.ACCEPTED, MemberStage.GONE),
-    ),
-    MemberStage.GONE: ("left, crashed, refused or kicked; its identity never returns", ()),
-}
+        ("TRIED", "ACCEPTED", "GONE"),
+    )
+    TRIED = "part of the trial: links to its future neighbours are being made", ("CANDIDATE", "ACCEPTED", "GONE")
+    VISITOR = "joined to fetch the shared state; never admitted", ("GONE",)
+    RETURNING = "sent `Resume` to a master that did not lead its run; reports what it knows", ("ACCEPTED", "GONE")
+    ACCEPTED = "on the roster, in its group's ring, votes in every ballot", ("AWAY", "GONE")
+    AWAY = "on the roster, without a connection; its place is kept for a while", ("ACCEPTED", "GONE")
+    GONE = "left, crashed, refused or kicked; its identity never returns", ()
 
 
 class Member(Staged[MemberStage]):
     """One peer, from its `Join` until it is gone for good."""
 
     def __init__(self, first: Join | Resume, connection: int, seen_host: str, now: float) -> None:
-        super().__init__(MEMBER_STAGES, MemberStage.NEW)
+        super().__init__(MemberStage.NEW)
         me = first.me
         self.peer = me.peer
         self.group = me.group

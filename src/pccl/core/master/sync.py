@@ -8,8 +8,6 @@ has another layout, get an answer of their own, and hold no peer up. Knows nothi
 Rules: docs/protocol.md, "Shared state".
 """
 
-from enum import Enum
-
 from msgspec import Struct, structs
 
 from pccl.core.master.admission import Admission
@@ -22,7 +20,7 @@ from pccl.core.rules.ballot import Ballot
 from pccl.core.rules.election import Claim, Elected, elect
 from pccl.core.rules.ring import pair
 from pccl.core.rules.schedule import transfer_lanes
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, clip, names
 from pccl.types import PeerId, short
 
@@ -34,31 +32,23 @@ PULLERS_MAX = 64
 others are served in the next call, when those who have it by then are holders."""
 
 
-class SyncStage(Enum):
+class SyncStage(Stage):
     """Where a sync is in its life."""
 
-    VOTING = "voting"
-    LINKING = "linking"
-    RUNNING = "running"
-    ENDED = "ended"
-
-
-SYNC_STAGES: Table[SyncStage] = {
-    SyncStage.VOTING: ("some members of the group have sent what they hold", (SyncStage.LINKING, SyncStage.ENDED)),
-    SyncStage.LINKING: (
+    VOTING = "some members of the group have sent what they hold", ("LINKING", "ENDED")
+    LINKING = (
         "all have, and one state was elected; links between pullers and holders are being made",
-        (SyncStage.RUNNING, SyncStage.ENDED),
-    ),
-    SyncStage.RUNNING: ("pullers pull from holders", (SyncStage.ENDED,)),
-    SyncStage.ENDED: ("every caller has its answer", ()),
-}
+        ("RUNNING", "ENDED"),
+    )
+    RUNNING = "pullers pull from holders", ("ENDED",)
+    ENDED = "every caller has its answer", ()
 
 
 class Sync(Staged[SyncStage]):
     """One sync of one group."""
 
     def __init__(self, group: int, ballot: Ballot[Claim]) -> None:
-        super().__init__(SYNC_STAGES, SyncStage.VOTING)
+        super().__init__(SyncStage.VOTING)
         self.group = group
         self.ballot = ballot
         self.elected = Elected(None)

@@ -5,8 +5,6 @@ call is answered exactly once: after the outcome, or, when the membership is los
 the buffers. Knows nothing of how the membership came or went. (protocol.md, A collective, as the peer sees it)
 """
 
-from enum import Enum
-
 from msgspec import Struct
 
 from pccl.codec import contribution_bytes
@@ -29,7 +27,7 @@ from pccl.core.messages.to_master import Done, Failed, Initiate, ToMaster, Withd
 from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start, Withdrawn
 from pccl.core.peer.links import Links
 from pccl.core.rules.schedule import PARCELS_KEPT_MAX, PARCELS_MAX
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, clip
 from pccl.types import CollectiveKind, PeerId, count_peers, tag_name
 
@@ -49,31 +47,20 @@ CAUSE_MAX, LOST_MAX = 256, 32
 """What an `AttemptReport` can carry."""
 
 
-class AttemptStage(Enum):
+class AttemptStage(Stage):
     """Where one of our collectives is."""
 
-    VOTING = "voting"
-    RUNNING = "running"
-    REPORTED = "reported"
-    ENDED = "ended"
-
-
-ATTEMPT_STAGES: Table[AttemptStage] = {
-    AttemptStage.VOTING: ("`Initiate` is sent", (AttemptStage.RUNNING, AttemptStage.REPORTED, AttemptStage.ENDED)),
-    AttemptStage.RUNNING: (
-        "the data plane has buffers and lanes, or for an exchange buffers and parcels",
-        (AttemptStage.REPORTED, AttemptStage.ENDED),
-    ),
-    AttemptStage.REPORTED: ("`Done` or `Failed` is sent; waits for the outcome", (AttemptStage.ENDED,)),
-    AttemptStage.ENDED: ("the call is answered", ()),
-}
+    VOTING = "`Initiate` is sent", ("RUNNING", "REPORTED", "ENDED")
+    RUNNING = "the data plane has buffers and lanes, or for an exchange buffers and parcels", ("REPORTED", "ENDED")
+    REPORTED = "`Done` or `Failed` is sent; waits for the outcome", ("ENDED",)
+    ENDED = "the call is answered", ()
 
 
 class Attempt(Staged[AttemptStage]):
     """Our part in one collective."""
 
     def __init__(self, call: int, tag: int, spec: CollectiveSpec) -> None:
-        super().__init__(ATTEMPT_STAGES, AttemptStage.VOTING)
+        super().__init__(AttemptStage.VOTING)
         self.call = call
         self.tag = tag
         self.spec = spec
@@ -205,8 +192,7 @@ class Collectives:
         match message:
             case Start():
                 if attempt.stage is not AttemptStage.VOTING or message.epoch != epoch:
-                    stage = attempt.stage.value
-                    raise Violation(f"tag {attempt.tag} was started in epoch {message.epoch} while {stage}")
+                    raise Violation(f"tag {attempt.tag} was started in epoch {message.epoch} while {attempt.stage}")
                 if attempt.spec.kind is CollectiveKind.BROADCAST and attempt.spec.root not in ring:
                     raise Violation(f"tag {attempt.tag} was started without its root in the ring")
                 attempt.number, attempt.epoch, attempt.ring, attempt.lanes = message.attempt, epoch, ring, message.lanes

@@ -4,7 +4,6 @@ Owns the dials and their pauses, and the log of what the peer sends (`session`).
 (protocol.md, When the master is lost)
 """
 
-from enum import Enum
 from math import inf
 
 from pccl.core.effects.peer_effects import DialMaster, PeerEffect, SendMaster
@@ -13,7 +12,7 @@ from pccl.core.messages.to_master import Correction, LinkDown, ToMaster
 from pccl.core.messages.to_peer import Resumed
 from pccl.core.peer.stages import PeerStage
 from pccl.core.session import UNCOUNTED, Session
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation
 
 FIRST_PAUSE_S = 0.05
@@ -28,39 +27,21 @@ UNCONNECTED = (PeerStage.OUTSIDE, PeerStage.AWAY)
 """Stages without a connection."""
 
 
-class SearchStage(Enum):
+class SearchStage(Stage):
     """Where a peer is in the search for its master."""
 
-    DIALLING = "dialling"
-    ASKING = "asking"
-    FOUND = "found"
-    PAUSING = "pausing"
-    ENDED = "ended"
-
-
-SEARCH_STAGES: Table[SearchStage] = {
-    SearchStage.DIALLING: (
-        "the connection is being made; the first one by `connect`",
-        (SearchStage.ASKING, SearchStage.PAUSING, SearchStage.ENDED),
-    ),
-    SearchStage.ASKING: (
-        "`Join` or `Resume` is sent; no answer yet",
-        (SearchStage.FOUND, SearchStage.PAUSING, SearchStage.ENDED),
-    ),
-    SearchStage.FOUND: ("a master has taken this peer in", (SearchStage.PAUSING, SearchStage.ENDED)),
-    SearchStage.PAUSING: (
-        "no connection; dials after a pause, which grows up to `master_redial_s`",
-        (SearchStage.DIALLING, SearchStage.ENDED),
-    ),
-    SearchStage.ENDED: ("left or put out, or no master took it in within `master_timeout_s`", ()),
-}
+    DIALLING = "the connection is being made; the first one by `connect`", ("ASKING", "PAUSING", "ENDED")
+    ASKING = "`Join` or `Resume` is sent; no answer yet", ("FOUND", "PAUSING", "ENDED")
+    FOUND = "a master has taken this peer in", ("PAUSING", "ENDED")
+    PAUSING = "no connection; dials after a pause, which grows up to `master_redial_s`", ("DIALLING", "ENDED")
+    ENDED = "left or put out, or no master took it in within `master_timeout_s`", ()
 
 
 class Masters(Staged[SearchStage]):
     """One peer's search for its master, and its log."""
 
     def __init__(self, limits: PeerLimits, seed: int) -> None:
-        super().__init__(SEARCH_STAGES, SearchStage.DIALLING)
+        super().__init__(SearchStage.DIALLING)
         self.dials = 0
         """Connections made so far."""
         self.cause = ""

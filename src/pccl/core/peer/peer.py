@@ -62,7 +62,7 @@ from pccl.core.peer.links import Links
 from pccl.core.peer.liveness import Due, Liveness
 from pccl.core.peer.masters import UNCONNECTED, Masters, SearchStage
 from pccl.core.peer.report import Answers
-from pccl.core.peer.stages import PEER_STAGES, PeerStage, Sizes
+from pccl.core.peer.stages import PeerStage, Sizes
 from pccl.core.peer.sync import Sync
 from pccl.core.peer.visits import Visits
 from pccl.core.session import Session
@@ -70,7 +70,7 @@ from pccl.core.staged import Staged
 from pccl.core.text import Violation
 from pccl.types import PeerId, short
 
-__all__ = ["PEER_STAGES", "Peer", "PeerStage", "Sizes"]
+__all__ = ["Peer", "PeerStage", "Sizes"]
 
 _ON_ROSTER = (PeerStage.ACCEPTED, PeerStage.AWAY, PeerStage.RETURNING)
 _WHILE_RETURNING = (Resumed, Kick, Waiting, Ping, Pong)
@@ -81,7 +81,7 @@ class Peer(Staged[PeerStage]):
 
     def __init__(self, identity: Identity, limits: PeerLimits) -> None:
         self.identity = identity
-        super().__init__(PEER_STAGES, PeerStage.OUTSIDE)
+        super().__init__(PeerStage.OUTSIDE)
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
         self.sizes = Sizes()
@@ -387,7 +387,7 @@ class Peer(Staged[PeerStage]):
 
     def _become(self, stage: PeerStage) -> None:
         if not self.may_enter(stage):  # The master decides what becomes of us, and it may be wrong.
-            raise Violation(f"{self.stage.value} cannot become {stage.value}")
+            raise Violation(f"{self.stage} cannot become {stage}")
         self.enter(stage)
 
     def _send(self, message: ToMaster) -> None:

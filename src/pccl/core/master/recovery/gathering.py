@@ -6,7 +6,6 @@ knows which of its members are away (`away`); it gathers only peers of an earlie
 (`arrivals`). Rules: docs/recovery.md, "Restarted master" and "Who is waited for".
 """
 
-from enum import Enum
 from math import inf
 
 from pccl.core.fields import KickKind
@@ -19,32 +18,25 @@ from pccl.core.master.recovery.restored import Base
 from pccl.core.master.roster import Member
 from pccl.core.messages.to_master import Correction, ReportPart, Resume, ToMaster
 from pccl.core.messages.to_peer import Kick
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, names
 from pccl.types import PeerId, count_peers
 
 _UNREPORTED = Kick(KickKind.PROTOCOL, "it did not report in time what it knew of its run")
 
 
-class GatheringStage(Enum):
+class GatheringStage(Stage):
     """Where the taking over of a run is."""
 
-    IDLE = "idle"
-    REPORTING = "reporting"
-    WAITING = "waiting"
-
-
-GATHERING_STAGES: Table[GatheringStage] = {
-    GatheringStage.IDLE: ("no peer has come back", (GatheringStage.REPORTING,)),
-    GatheringStage.REPORTING: (
+    IDLE = "no peer has come back", ("REPORTING",)
+    REPORTING = (
         "peers came back, and none of them has sent its whole report; given up after `reunion_s`",
-        (GatheringStage.WAITING, GatheringStage.IDLE),
-    ),
-    GatheringStage.WAITING: (
+        ("WAITING", "IDLE"),
+    )
+    WAITING = (
         "reports tell who was on the roster; waits for those of it that are missing, then the run goes on",
-        (GatheringStage.REPORTING, GatheringStage.IDLE),
-    ),
-}
+        ("REPORTING", "IDLE"),
+    )
 
 
 class Gathering(Part, Staged[GatheringStage]):
@@ -52,7 +44,7 @@ class Gathering(Part, Staged[GatheringStage]):
 
     def __init__(self, common: Common, admission: Admission, away: Away) -> None:
         Part.__init__(self, common)
-        Staged.__init__(self, GATHERING_STAGES, GatheringStage.IDLE)
+        Staged.__init__(self, GatheringStage.IDLE)
         self._admission = admission
         self._away = away
         self._returned: dict[PeerId, Returned] = {}
