@@ -11,8 +11,10 @@ from msgspec import Meta, Struct
 
 from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp
 
-Id = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
+Id = Annotated[PeerId, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
 """Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
+Run = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
+"""The name of a run; as for ids."""
 Secret = Annotated[str, Meta(max_length=64)]
 """Never shown; empty for none."""
 Name = Annotated[str, Meta(max_length=64)]
@@ -40,7 +42,7 @@ Host = Annotated[str, Meta(max_length=255, pattern=r"\A[0-9A-Za-z._:%-]*\Z")]
 class Identity(Struct, frozen=True):
     """Who a peer is and where its future neighbours can dial it; the same over its whole membership."""
 
-    peer: Annotated[PeerId, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
+    peer: Id
     group: Annotated[int, Meta(ge=0, le=2**32 - 1)]
     host: Host
     """Empty: use the address that the master sees me come from."""
@@ -67,7 +69,7 @@ class CollectiveSpec(Struct, frozen=True):
     """A digest of how the elements are divided among several tensors; empty for a single one. Without it peers that
     pass different tensors of the same total would add what does not belong together."""
     kind: CollectiveKind = CollectiveKind.ALL_REDUCE
-    root: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
+    root: Annotated[PeerId, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = PeerId("")
     """The id of the peer whose tensor a broadcast spreads; empty for every other kind."""
 
     def __str__(self) -> str:

@@ -202,22 +202,7 @@ class AbortAttempt(Struct, frozen=True):
     attempt: int
 
 
-PeerEffect = (
-    SendMaster
-    | CloseMaster
-    | DialMaster
-    | Resolve
-    | Dial
-    | AcceptLane
-    | RefuseLane
-    | CloseLane
-    | CutLane
-    | StartAttempt
-    | CarryParcels
-    | SendParcel
-    | StartExchange
-    | StartTransfer
-    | AbortTransfer
-    | AbortAttempt
-    | Note
-)
+LaneEffect = Dial | AcceptLane | RefuseLane | CloseLane | CutLane | CarryParcels
+WorkEffect = StartAttempt | SendParcel | StartExchange | StartTransfer | AbortTransfer | AbortAttempt
+"""What concerns one lane; and the work of the data plane."""
+PeerEffect = SendMaster | CloseMaster | DialMaster | Resolve | LaneEffect | WorkEffect | Note

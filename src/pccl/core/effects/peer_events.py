@@ -144,18 +144,6 @@ class TransferEnded(Struct, frozen=True):
     """(link, lane) of lanes that did not end on the boundary of a message: they are closed already."""
 
 
-PeerEvent = (
-    MasterUp
-    | FromMaster
-    | MasterClosed
-    | Call
-    | Abandon
-    | Expire
-    | LaneOffered
-    | LaneDialled
-    | DialFailed
-    | LaneClosed
-    | AttemptEnded
-    | TransferEnded
-    | Tick
-)
+ConnectionEvent = MasterUp | MasterClosed | Tick
+LaneEvent = LaneOffered | LaneDialled | DialFailed | LaneClosed
+PeerEvent = ConnectionEvent | FromMaster | Call | Abandon | Expire | LaneEvent | AttemptEnded | TransferEnded

@@ -11,7 +11,7 @@ from math import inf
 
 from pccl.core.master.pulse import Pulse
 from pccl.core.master.recovery.restored import Restored
-from pccl.core.messages.to_master import Join, Resume
+from pccl.core.messages.to_master import First
 from pccl.core.messages.to_peer import ToPeer, Topology
 from pccl.core.rules.ring import Pair
 from pccl.core.session import Session
@@ -38,7 +38,7 @@ class MemberStage(Stage):
 class Member(Staged[MemberStage]):
     """One peer, from its `Join` until it is gone for good."""
 
-    def __init__(self, first: Join | Resume, connection: int, seen_host: str, now: float) -> None:
+    def __init__(self, first: First, connection: int, seen_host: str, now: float) -> None:
         super().__init__(MemberStage.NEW)
         me = first.me
         self.peer = me.peer

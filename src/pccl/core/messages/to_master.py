@@ -20,6 +20,7 @@ from pccl.core.fields import (
     LinkReport,
     Name,
     Number,
+    Run,
     Tag,
     Text,
     TransferReport,
@@ -66,7 +67,7 @@ class Resume(Struct, frozen=True, tag=True):
     `ReportPart`s follow. A master without a roster goes on with the run that such peers report."""
 
     me: Identity
-    run: Id
+    run: Run
     epoch: Count
     global_size: Number
     last_link: Count
@@ -178,23 +179,10 @@ class Leave(Struct, frozen=True, tag=True):
     """Goodbye."""
 
 
-ToMaster = (
-    Join
-    | Resume
-    | ReportPart
-    | Correction
-    | Fetch
-    | VoteTopology
-    | AskPending
-    | Initiate
-    | Withdraw
-    | Done
-    | Failed
-    | SyncState
-    | SyncEnded
-    | LinkUp
-    | LinkDown
-    | Leave
-    | Ping
-    | Pong
-)
+First = Join | Resume
+Report = ReportPart | Correction
+ToCollectives = Initiate | Withdraw | Done | Failed
+ToSync = SyncState | SyncEnded
+ToLinks = LinkUp | LinkDown
+"""First messages of a connection, what follows a `Resume`; and others, by the part of the master that they are for."""
+ToMaster = First | Report | Fetch | VoteTopology | AskPending | ToCollectives | ToSync | ToLinks | Leave | Ping | Pong

@@ -4,14 +4,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import Digest, Id, KickKind, Lane, LinkSpec, Name, Number, SegmentBytes, Tag, Text
+from pccl.core.fields import Digest, Id, KickKind, Lane, LinkSpec, Name, Number, Run, SegmentBytes, Tag, Text
 from pccl.core.messages.both import Ping, Pong
 
 
 class Welcome(Struct, frozen=True, tag=True):
     """You are a candidate of this run, or its visitor. Sent again if it turns out to be an earlier one."""
 
-    run: Id
+    run: Run
     tags_max: Number = 4096
     """Collectives that a peer may have in flight: it refuses its user one more, before the master kicks it for that."""
     master: Name = ""
@@ -177,26 +177,8 @@ class Kick(Struct, frozen=True, tag=True):
     reason: Text
 
 
-ToPeer = (
-    Welcome
-    | Resumed
-    | Wire
-    | Topology
-    | TopologyUpdated
-    | PendingAnswer
-    | Start
-    | Abort
-    | Outcome
-    | Synced
-    | StartSync
-    | Serve
-    | RefusedSync
-    | RefusedTopology
-    | RefusedPending
-    | RefusedCollective
-    | Withdrawn
-    | Waiting
-    | Kick
-    | Ping
-    | Pong
-)
+ToCalls = TopologyUpdated | PendingAnswer | RefusedTopology | RefusedPending
+ToCollectives = Start | Abort | Outcome | RefusedCollective | Withdrawn
+ToSync = Synced | StartSync | RefusedSync
+"""By the part of a peer that they are for."""
+ToPeer = Welcome | Resumed | Wire | Topology | ToCalls | ToCollectives | ToSync | Serve | Waiting | Kick | Ping | Pong

@@ -14,18 +14,16 @@ from pccl.core.effects.peer_effects import (
     Committed,
     Failure,
     FailureKind,
-    PeerEffect,
-    Resolve,
-    SendMaster,
     SendParcel,
     StartAttempt,
     StartExchange,
 )
 from pccl.core.effects.peer_events import AttemptEnded, CallCollective
 from pccl.core.fields import AttemptReport, CollectiveSpec
-from pccl.core.messages.to_master import Done, Failed, Initiate, ToMaster, Withdraw
-from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start, Withdrawn
+from pccl.core.messages.to_master import Done, Failed, Initiate, Withdraw
+from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start, ToCollectives, Withdrawn
 from pccl.core.peer.links import Links
+from pccl.core.peer.outbox import Outbox
 from pccl.core.rules.schedule import PARCELS_KEPT_MAX, PARCELS_MAX
 from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, clip
@@ -89,12 +87,12 @@ class Room(Struct, frozen=True):
 
 
 class Collectives:
-    """All our collectives that have no answer yet, by tag. Effects are appended to the list given."""
+    """All our collectives that have no answer yet, by tag."""
 
-    def __init__(self, me: PeerId, lanes: Links, effects: list[PeerEffect]) -> None:
+    def __init__(self, me: PeerId, lanes: Links, outbox: Outbox) -> None:
         self._me = me
         self._links = lanes
-        self._effects = effects
+        self._outbox = outbox
         self._attempts: dict[int, Attempt] = {}
         self._last_parcel = 0
         self._unused = 0
@@ -121,7 +119,7 @@ class Collectives:
         attempt = self._attempts[request.tag] = Attempt(call, request.tag, request.spec)
         if parcel_bytes >= _contribution_bytes(attempt.spec) > 0 and self._worth_it():
             self._send_parcel(attempt, tuple(peer for peer in ring if peer != self._me))
-        self._send(Initiate(attempt.tag, attempt.spec, attempt.parcel))
+        self._outbox.send(Initiate(attempt.tag, attempt.spec, attempt.parcel))
 
     def _worth_it(self) -> bool:
         """After some unused ones no parcel is sent, but for one now and then: links of others may have changed."""
@@ -137,7 +135,7 @@ class Collectives:
         if lanes is not None and len(in_use) < PARCELS_MAX and apart < PARCELS_KEPT_MAX - 1:
             self._last_parcel = attempt.parcel = self._last_parcel + 1
             oldest = min([attempt.parcel, *in_use])
-            self._effects.append(SendParcel(attempt.tag, attempt.parcel, oldest, lanes, attempt.spec))
+            self._outbox.add(SendParcel(attempt.tag, attempt.parcel, oldest, lanes, attempt.spec))
 
     def withdraw(self, calls: tuple[int, ...]) -> None:
         """The caller of all these waits no longer for a start. If one has started, all go on to their outcomes."""
@@ -147,7 +145,7 @@ class Collectives:
             tags = tuple(attempt.tag for attempt in attempts)
             for attempt in attempts:
                 attempt.withdrawing = tags
-            self._send(Withdraw(tags))
+            self._outbox.send(Withdraw(tags))
 
     def report(self, ring: tuple[PeerId, ...]) -> list[AttemptReport]:
         """All of them, for a master that knows of none."""
@@ -171,7 +169,7 @@ class Collectives:
         for attempt in voting:
             attempt.parcel = 0
         for tags in dict.fromkeys(attempt.withdrawing for attempt in voting if attempt.withdrawing):
-            self._send(Withdraw(tags))
+            self._outbox.send(Withdraw(tags))
 
     def links_changed(self) -> None:
         """What could not be sent to all others before perhaps can now."""
@@ -179,9 +177,7 @@ class Collectives:
 
     # ── from the master ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def dispatch(
-        self, message: Start | Abort | Outcome | RefusedCollective | Withdrawn, epoch: int, ring: tuple[PeerId, ...]
-    ) -> None:
+    def dispatch(self, message: ToCollectives, epoch: int, ring: tuple[PeerId, ...]) -> None:
         """The master sent this about one of our collectives, in this epoch with this ring."""
         if isinstance(message, Withdrawn):
             self._be_withdrawn(message)
@@ -204,7 +200,7 @@ class Collectives:
                     self._start_exchange(attempt, message.parcels)
             case Abort(attempt=number):
                 if attempt.stage is AttemptStage.RUNNING and attempt.number == number:
-                    self._effects.append(AbortAttempt(attempt.tag, number))
+                    self._outbox.add(AbortAttempt(attempt.tag, number))
             case Outcome():
                 self._learn_outcome(attempt, message, len(ring))
             case RefusedCollective() if attempt.stage is not AttemptStage.VOTING:
@@ -220,8 +216,7 @@ class Collectives:
         if any(attempt.withdrawing != message.tags for attempt in attempts):
             raise Violation(f"votes for tags {message.tags} were taken back, which we did not ask for")
         for attempt in attempts:
-            missing = tuple(PeerId(peer) for peer in message.missing)
-            self._end(attempt, Failure(FailureKind.TIMED_OUT, message.reason, attempt.tag, missing))
+            self._end(attempt, Failure(FailureKind.TIMED_OUT, message.reason, attempt.tag, message.missing))
 
     def _start(self, attempt: Attempt, start: Start) -> None:
         rank, size, lanes = attempt.ring.index(self._me), len(attempt.ring), start.lanes
@@ -232,9 +227,9 @@ class Collectives:
             self._report_broken(attempt)
             return
         attempt.enter(AttemptStage.RUNNING)
-        root = attempt.ring.index(PeerId(attempt.spec.root)) if attempt.spec.kind is CollectiveKind.BROADCAST else 0
+        root = attempt.ring.index(attempt.spec.root) if attempt.spec.kind is CollectiveKind.BROADCAST else 0
         work = (attempt.call, attempt.tag, attempt.number, attempt.spec, rank, size)
-        self._effects.append(StartAttempt(*work, to_next, from_prev, start.segment_bytes, root))
+        self._outbox.add(StartAttempt(*work, to_next, from_prev, start.segment_bytes, root))
 
     def _start_exchange(self, attempt: Attempt, parcels: tuple[int, ...]) -> None:
         rank = attempt.ring.index(self._me)
@@ -249,12 +244,12 @@ class Collectives:
         attempt.exchanged = True
         where = dict(zip(others, lanes, strict=True))
         expected = tuple((where.get(peer), parcel) for peer, parcel in zip(attempt.ring, parcels, strict=True))
-        self._effects.append(StartExchange(attempt.call, attempt.tag, attempt.number, attempt.spec, rank, expected))
+        self._outbox.add(StartExchange(attempt.call, attempt.tag, attempt.number, attempt.spec, rank, expected))
 
     def _report_broken(self, attempt: Attempt) -> None:
         attempt.enter(AttemptStage.REPORTED)
         attempt.cause = "a link to another peer broke before the start"
-        self._send(Failed(attempt.tag, attempt.number, attempt.cause))
+        self._outbox.send(Failed(attempt.tag, attempt.number, attempt.cause))
 
     def _learn_outcome(self, attempt: Attempt, outcome: Outcome, size: int) -> None:
         # A master that followed another one may abort what was started at others and not here: then we only voted.
@@ -268,8 +263,7 @@ class Collectives:
             f"collective {tag_name(attempt.tag)} was aborted: {outcome.reason}. Its input is as it was and the group "
             f"is rewired with {count_peers(size)}: call it again"
         )
-        lost = tuple(PeerId(peer) for peer in outcome.lost)
-        self._end(attempt, Failure(FailureKind.ABORTED, reason, attempt.tag, lost))
+        self._end(attempt, Failure(FailureKind.ABORTED, reason, attempt.tag, outcome.lost))
 
     # ── from the data plane ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -287,15 +281,15 @@ class Collectives:
         attempt.enter(AttemptStage.REPORTED)
         if event.cause:
             attempt.cause = clip(event.cause)
-            self._send(Failed(attempt.tag, attempt.number, attempt.cause))
+            self._outbox.send(Failed(attempt.tag, attempt.number, attempt.cause))
         else:
-            self._send(Done(attempt.tag, attempt.number))
+            self._outbox.send(Done(attempt.tag, attempt.number))
 
     def lose(self, loss: Failure) -> None:
         """We are out of the run: stop what attempts, and answer the rest now."""
         for attempt in list(self._attempts.values()):
             if attempt.stage is AttemptStage.RUNNING:
-                self._effects.append(AbortAttempt(attempt.tag, attempt.number))
+                self._outbox.add(AbortAttempt(attempt.tag, attempt.number))
             else:
                 self._end(attempt, loss)
 
@@ -304,10 +298,7 @@ class Collectives:
     def _end(self, attempt: Attempt, answer: Answer) -> None:
         attempt.enter(AttemptStage.ENDED)
         del self._attempts[attempt.tag]
-        self._effects.append(Resolve(attempt.call, answer))
-
-    def _send(self, message: ToMaster) -> None:
-        self._effects.append(SendMaster(message))
+        self._outbox.resolve(attempt.call, answer)
 
 
 def _contribution_bytes(spec: CollectiveSpec) -> int:

@@ -5,32 +5,22 @@ transfer, or, when the membership is lost, after the data plane has let go of th
 (protocol.md, Shared state)
 """
 
-from pccl.core.effects.peer_effects import (
-    AbortTransfer,
-    Answer,
-    Failure,
-    FailureKind,
-    InSync,
-    PeerEffect,
-    Resolve,
-    SendMaster,
-    StartTransfer,
-)
+from pccl.core.effects.peer_effects import AbortTransfer, Answer, Failure, FailureKind, InSync, StartTransfer
 from pccl.core.effects.peer_events import SyncShared, TransferEnded
 from pccl.core.fields import Agreed, TransferReport
 from pccl.core.messages.to_master import SyncEnded, SyncReport, SyncState
-from pccl.core.messages.to_peer import RefusedSync, StartSync, Synced
+from pccl.core.messages.to_peer import RefusedSync, StartSync, Synced, ToSync
 from pccl.core.peer.links import LaneId, Links
+from pccl.core.peer.outbox import Outbox
 from pccl.core.text import Violation, clip
-from pccl.types import PeerId
 
 
 class Sync:
-    """Our sync, if there is one. Effects are appended to the list given."""
+    """Our sync, if there is one."""
 
-    def __init__(self, lanes: Links, effects: list[PeerEffect]) -> None:
+    def __init__(self, lanes: Links, outbox: Outbox) -> None:
         self._links = lanes
-        self._effects = effects
+        self._outbox = outbox
         self._call: int | None = None
         self._request: SyncShared | None = None
         self._next: tuple[int, SyncShared] | None = None
@@ -65,13 +55,13 @@ class Sync:
         """Vote, or take over a vote for the same that was abandoned; no other call of ours is open."""
         if self._request is None:
             self._call, self._request = call, request
-            self._send(_vote(request))
+            self._outbox.send(_vote(request))
         elif request == self._request:
             self._call = call
         else:
             self._next = call, request
 
-    def dispatch(self, message: Synced | StartSync | RefusedSync) -> None:
+    def dispatch(self, message: ToSync) -> None:
         """The master sent this about it."""
         refused = isinstance(message, RefusedSync) and self._refusal is None
         if self._request is None or (self._running and not refused):
@@ -80,7 +70,7 @@ class Sync:
             case RefusedSync() if self._running:
                 # What was received is kept, and the next call fetches the rest.
                 self._refusal = message
-                self._effects.append(AbortTransfer(self._running))
+                self._outbox.add(AbortTransfer(self._running))
             case Synced(attempt=attempt, revision=revision):
                 layout, content = self._elected or (self._request.layout, self._request.content)
                 self.agreed = Agreed(attempt, revision, layout, content)
@@ -95,7 +85,7 @@ class Sync:
         self._answer(Failure(kind, f"sync_shared_state: {refused.reason}", revision=self._pulled))
 
     def _start(self, start: StartSync, request: SyncShared) -> None:
-        lent = [self._links.lend(PeerId(peer), start.lanes, start.attempt) for peer in start.peers]
+        lent = [self._links.lend(peer, start.lanes, start.attempt) for peer in start.peers]
         standing: list[tuple[LaneId, ...]] = [lanes for lanes in lent if lanes is not None]
         self._elected = start.layout, start.content
         cause = "every link to the others broke before the start"
@@ -106,12 +96,12 @@ class Sync:
             standing = []
         if not standing:
             self._transfer = TransferReport.FAILED
-            self._send(SyncEnded(start.attempt, cause))
+            self._outbox.send(SyncEnded(start.attempt, cause))
             return
         self._running, self._pulled = start.attempt, start.revision
         self._transfer = TransferReport.RUNNING
         lanes, newcomer = tuple(standing), request.revision < start.revision
-        self._effects.append(
+        self._outbox.add(
             StartTransfer(start.attempt, start.layout, start.content, lanes, pull=start.pull, newcomer=newcomer)
         )
 
@@ -128,12 +118,12 @@ class Sync:
         elif self._refusal is not None:
             self._refuse(self._refusal)
         else:
-            self._send(SyncEnded(event.attempt, clip(event.cause)))
+            self._outbox.send(SyncEnded(event.attempt, clip(event.cause)))
 
     def lose(self, loss: Failure) -> None:
         """We are out of the run: stop what runs, and answer the rest now."""
         if self._running:
-            self._effects.append(AbortTransfer(self._running))
+            self._outbox.add(AbortTransfer(self._running))
         elif self._request is not None:
             self._answer(loss, lost=True)
 
@@ -152,23 +142,19 @@ class Sync:
         waits = self._next is not None and self._next[0] == call
         if waits or self._call == call:
             self._call = self._next = None
-            self._effects.append(Resolve(call, Failure(FailureKind.USAGE, "sync_shared_state was interrupted")))
+            self._outbox.fail(call, FailureKind.USAGE, "sync_shared_state was interrupted")
 
     def _answer(self, answer: Answer, lost: bool = False) -> None:
         call, self._call, self._request, self._pulled = self._call, None, None, None
         elected, self._elected, self._transfer, self._refusal = self._elected, None, TransferReport.NONE, None
-        if call is not None:
-            self._effects.append(Resolve(call, answer))
+        self._outbox.resolve(call, answer)
         if self._next is None:
             return
         (call, request), self._next = self._next, None
         if lost or (isinstance(answer, InSync) and (request.layout, request.content) == elected):
-            self._effects.append(Resolve(call, answer))  # All of it had come when the caller was interrupted.
+            self._outbox.resolve(call, answer)  # All of it had come when the caller was interrupted.
         else:
             self.begin(call, request)
-
-    def _send(self, message: SyncState | SyncEnded) -> None:
-        self._effects.append(SendMaster(message))
 
 
 def _vote(request: SyncShared) -> SyncState:

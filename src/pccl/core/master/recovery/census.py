@@ -44,7 +44,7 @@ class Returned:
         """One more part of the report."""
         if self.complete:
             raise Violation("sent another part of its report after the last one")
-        self.ring += tuple(PeerId(peer) for peer in part.ring)
+        self.ring += part.ring
         self.links.update({link.number: link for link in part.links})
         self.attempts.update({attempt.tag: attempt for attempt in part.runs})
         self.outcomes.update(dict.fromkeys(part.committed, True))

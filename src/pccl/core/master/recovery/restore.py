@@ -78,7 +78,7 @@ def _links(reports: list[Returned], lanes: Mapping[int, int]) -> list[RestoredLi
     ends: dict[tuple[int, Pair], list[Returned]] = {}
     for each in reports:
         for number, link in each.links.items():
-            ends.setdefault((number, pair(each.member.peer, PeerId(link.peer))), []).append(each)
+            ends.setdefault((number, pair(each.member.peer, link.peer)), []).append(each)
     numbers: set[int] = {0}
     pairs: set[Pair] = set()
     links = []
@@ -166,7 +166,7 @@ def _attempt(
 
 def _lost(ring: tuple[PeerId, ...], started: Iterable[AttemptReport], missing: list[PeerId]) -> tuple[PeerId, ...]:
     """The peers that took part and are not here."""
-    reported = (PeerId(peer) for report in started for peer in report.lost)
+    reported = (peer for report in started for peer in report.lost)
     return tuple(peer for peer in dict.fromkeys((*reported, *missing)) if peer not in ring)
 
 
