@@ -22,7 +22,7 @@ class CollectiveStage(Stage):
         ("RUNNING", "VOTING", "ENDED"),
     )
     RUNNING = "started; participants report done or failed", ("ABORTING", "ENDED")
-    ABORTING = "some failed or were lost; the rest are told to stop and report", ("STOPPED",)
+    ABORTING = "some failed or were lost; the rest are told to stop and report", ("STOPPED", "ENDED")
     STOPPED = "all have reported; the aborted outcome waits for the ring to stand", ("ENDED",)
     ENDED = "every caller has its answer", ()
 

@@ -89,10 +89,9 @@ class Roster:
 
     def member(self, peer: PeerId) -> Member | None:
         """The member with this id."""
-        return self.accepted.get(peer) or self._outside(peer)
-
-    def _outside(self, peer: PeerId) -> Member | None:
-        return self.candidates.get(peer) or self.visitors.get(peer) or self.returning.get(peer)
+        return (
+            self.accepted.get(peer) or self.candidates.get(peer) or self.visitors.get(peer) or self.returning.get(peer)
+        )
 
     def kind(self, peer: PeerId) -> str:
         """What to call a peer that is not accepted."""
@@ -128,24 +127,25 @@ class Roster:
     def add_candidate(self, member: Member, default_lanes: int) -> None:
         """A peer joined."""
         self.lanes.setdefault(member.group, member.lanes or default_lanes)
-        member.enter(MemberStage.CANDIDATE)
-        self._add(member, self.candidates)
+        self._add(member, MemberStage.CANDIDATE, self.candidates)
 
     def add_visitor(self, member: Member) -> None:
         """A peer came to fetch the shared state."""
-        member.enter(MemberStage.VISITOR)
-        self._add(member, self.visitors)
-
-    def _add(self, member: Member, kind: dict[PeerId, Member]) -> None:
-        self._arrivals += 1
-        member.seniority = self._arrivals
-        kind[member.peer] = member
-        self._connections[member.connection] = member
+        self._add(member, MemberStage.VISITOR, self.visitors)
 
     def add_returning(self, member: Member) -> None:
         """A peer of an earlier master came back."""
-        member.enter(MemberStage.RETURNING)
-        self._add(member, self.returning)
+        self._add(member, MemberStage.RETURNING, self.returning)
+
+    def _add(self, member: Member, stage: MemberStage, kind: dict[PeerId, Member]) -> None:
+        self._rank(member)
+        member.enter(stage)
+        kind[member.peer] = member
+        self._connections[member.connection] = member
+
+    def _rank(self, member: Member) -> None:
+        self._arrivals += 1
+        member.seniority = self._arrivals
 
     def rebind(self, member: Member, connection: int) -> None:
         """A member came back on another connection."""
@@ -159,8 +159,7 @@ class Roster:
         self.lanes.update(restored.lanes)
         for peer in (peer for ring in restored.rings.values() for peer in ring):
             member = self.returning.pop(peer, None) or self.candidates.pop(peer)
-            self._arrivals += 1
-            member.seniority = self._arrivals
+            self._rank(member)
             member.enter(MemberStage.ACCEPTED)
             self.accepted[peer] = member
         self.rings, self.epoch = dict(restored.rings), restored.epoch

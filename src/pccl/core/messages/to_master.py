@@ -49,6 +49,11 @@ class SyncState(Struct, frozen=True, tag=True):
     torn: bool = False
     """What I hold is a mixture of two states, left by a transfer that did not end: I offer it to no other peer."""
 
+    @property
+    def state(self) -> tuple[int, bytes, bytes]:
+        """What is compared."""
+        return self.revision, self.layout, self.content
+
 
 class SyncReport(Struct, frozen=True):
     """The shared state of a peer that returns."""

@@ -66,13 +66,12 @@ class Attempt(Staged[AttemptStage]):
         """The parcel in which our contribution left with our vote; 0 for none."""
         self.withdrawing: tuple[int, ...] = ()
         """Our votes for these tags, of which it is one, are to be taken back."""
-        self.exchanged = False
-        """It was started as an exchange."""
         self.number = 0
         """Of the attempt that the master started; 0 while we have only voted."""
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
         self.lanes: tuple[int, ...] = ()
+        """None of an exchange."""
         self.cause = ""
         """Why our part ended without a result; empty as long as it has not."""
 
@@ -241,7 +240,6 @@ class Collectives:
             self._report_broken(attempt)
             return
         attempt.enter(AttemptStage.RUNNING)
-        attempt.exchanged = True
         where = dict(zip(others, lanes, strict=True))
         expected = tuple((where.get(peer), parcel) for peer, parcel in zip(attempt.ring, parcels, strict=True))
         self._outbox.add(StartExchange(attempt.call, attempt.tag, attempt.number, attempt.spec, rank, expected))
@@ -272,7 +270,7 @@ class Collectives:
         attempt = self._attempts[event.tag]
         assert attempt.number == event.attempt, "a tag has one attempt at a time, and it ends once"
         self._links.give_back(attempt.number, event.broken, event.cause)
-        if event.cause and attempt.exchanged:
+        if event.cause and not attempt.lanes:
             # Perhaps the link is too slow for so many parcels: what is tried again goes over the ring.
             self._unused = UNUSED_MAX
         if loss is not None:

@@ -6,6 +6,8 @@ waits for the dead. Does not know what is sent to a peer, only that all of it ar
 docs/recovery.md, "Broken connection" and "Who is waited for".
 """
 
+from msgspec import Struct
+
 from pccl.core.fields import KickKind
 from pccl.core.master.collectives import Collectives
 from pccl.core.master.links import Links
@@ -20,16 +22,15 @@ NOTED_AFTER_S = 1.0
 one whose connection merely broke is back as soon: each of these is one line."""
 
 
-class Absent:
+class Absent(Struct, eq=False):
     """One of them."""
 
-    def __init__(self, member: Member, since: float, cause: str) -> None:
-        self.member = member
-        self.since = since
-        self.cause = cause
-        """Why the connection ended."""
-        self.noted = False
-        """The operator has read of it."""
+    member: Member
+    since: float
+    cause: str
+    """Why the connection ended."""
+    noted: bool = False
+    """The operator has read of it."""
 
 
 class Away(Part):

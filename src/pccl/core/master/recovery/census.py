@@ -21,24 +21,24 @@ LENT_MAX = 2 * 1024
 no more than a link has (1,024); without a bound thousands of attempts with as many lanes each would fill our memory."""
 
 
-class Returned:
+class Returned(Struct, eq=False):
     """One peer that came back, and its report."""
 
-    def __init__(self, member: Member, resume: Resume) -> None:
-        self.member = member
-        self.resume = resume
-        self.ring: tuple[PeerId, ...] = ()
-        self.links: dict[int, LinkReport] = {}
-        """By number, those that stand at its end."""
-        self.attempts: dict[int, AttemptReport] = {}
-        """By tag, its collectives without an outcome."""
-        self.outcomes: dict[int, bool] = {}
-        """By attempt, whether it was committed."""
-        self.complete = False
-        """Its last part has arrived."""
-        self.cut: str | None = None
-        """Why its connection has ended since; None while it stands."""
-        self._lent = 0
+    member: Member
+    resume: Resume
+    ring: tuple[PeerId, ...] = ()
+    links: dict[int, LinkReport] = {}
+    """By number, those that stand at its end."""
+    attempts: dict[int, AttemptReport] = {}
+    """By tag, its collectives without an outcome."""
+    outcomes: dict[int, bool] = {}
+    """By attempt, whether it was committed."""
+    complete: bool = False
+    """Its last part has arrived."""
+    cut: str | None = None
+    """Why its connection has ended since; None while it stands."""
+    lent: int = 0
+    """Lanes of all its attempts."""
 
     def add(self, part: ReportPart, limits: MasterLimits) -> None:
         """One more part of the report."""
@@ -49,12 +49,12 @@ class Returned:
         self.attempts.update({attempt.tag: attempt for attempt in part.runs})
         self.outcomes.update(dict.fromkeys(part.committed, True))
         self.outcomes.update(dict.fromkeys(part.aborted, False))
-        self._lent += sum(len(attempt.lanes) for attempt in part.runs)
+        self.lent += sum(len(attempt.lanes) for attempt in part.runs)
         if max(len(self.ring), len(self.links)) > limits.peers_max or len(self.attempts) > limits.tags_max:
             raise Violation("reports more peers, links or collectives than there can be")
         if len(self.outcomes) > 2 * limits.tags_max:
             raise Violation("reports more outcomes than a peer could lack")
-        if self._lent > LENT_MAX:
+        if self.lent > LENT_MAX:
             raise Violation("reports more lanes than a link can have")
         if part.last:
             self._check()

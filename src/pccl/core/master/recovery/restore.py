@@ -16,7 +16,6 @@ from pccl.core.master.recovery.census import Census, Returned
 from pccl.core.master.recovery.restored import Base, Restored, RestoredAttempt, RestoredLink
 from pccl.core.messages.to_master import AskPending, Initiate, SyncState, VoteTopology
 from pccl.core.messages.to_peer import Outcome, PendingAnswer, RefusedSync, Synced, TopologyUpdated
-from pccl.core.rules.election import Claim
 from pccl.core.rules.ring import Pair, pair
 from pccl.core.text import clip, names
 from pccl.types import PeerId, SharedStateSyncStrategy, short, tag_name
@@ -194,7 +193,7 @@ def _settle_sync(restored: Restored, group: int, reports: list[Returned]) -> Non
     known = [each.resume.sync.agreed for each in reports if each.resume.sync.agreed is not None]
     agreed = max(known, key=lambda each: each.attempt, default=None)
     if agreed is not None:
-        claim = Claim(agreed.revision, SharedStateSyncStrategy.ENFORCE_POPULAR, agreed.layout, agreed.content)
+        claim = SyncState(agreed.revision, SharedStateSyncStrategy.ENFORCE_POPULAR, agreed.layout, agreed.content)
         restored.agreed[group] = claim, tuple(each.member.peer for each in reports if each.resume.sync.agreed == agreed)
     for each in reports:
         peer, sync = each.member.peer, each.resume.sync
