@@ -4,6 +4,8 @@ A **link** is all lanes between two neighbours, made together and numbered as on
 Does not know the other links, nor why it is wanted: see `links.py`.
 """
 
+from math import inf
+
 from pccl.core.rules.ring import Pair
 from pccl.core.staged import Stage, Staged
 from pccl.types import PeerId, short
@@ -38,14 +40,14 @@ class Link(Staged[LinkStage]):
         """Why it failed the last time each end dialled."""
         self.wanted_at = now
         self.changed_at = now
-        self.deadline: float | None = None
+        self.deadline = inf
         """End of dialling or of resting."""
         self.tried_since = now
         """When the first of its last two tries began."""
         self.failed_since, self.failed_at = now, 0.0
         """From when until when it was last tried without success, from both ends."""
 
-    def become(self, stage: LinkStage, now: float, deadline: float | None) -> None:
+    def become(self, stage: LinkStage, now: float, deadline: float = inf) -> None:
         """Enter a stage, until a deadline if it has one."""
         self.enter(stage)
         self.changed_at, self.deadline = now, deadline
@@ -53,10 +55,18 @@ class Link(Staged[LinkStage]):
     @property
     def target(self) -> PeerId:
         """The end that is dialled."""
-        return self.ends[1] if self.dialler == self.ends[0] else self.ends[0]
+        return self.other(self.dialler)
+
+    @property
+    def absent(self) -> str:
+        """The ends that have not reported it up, in words."""
+        return " and ".join(short(peer) for peer in self.ends if peer not in self.up)
+
+    def other(self, peer: PeerId) -> PeerId:
+        """The end that is not this one."""
+        return self.ends[1] if peer == self.ends[0] else self.ends[0]
 
     def explain(self) -> str:
         """What is known about it, for a sentence."""
         causes = "; ".join(f"{short(peer)} dialled: {cause}" for peer, cause in self.causes.items())
-        absent = " and ".join(short(peer) for peer in self.ends if peer not in self.up)
-        return f"the link {short(self.ends[0])}–{short(self.ends[1])}: {causes or f'no word yet from {absent}'}"
+        return f"the link {short(self.ends[0])}–{short(self.ends[1])}: {causes or f'no word yet from {self.absent}'}"

@@ -287,7 +287,7 @@ class Master:
     def go_on_with(self, restored: Restored, now: float) -> None:
         """Lead this run. Peers rely on the order: they are taken back before they receive anything else of us, and the
         topology comes before what runs in it."""
-        self.lead.take_over(restored.run, restored.name)
+        self.lead.run, self.lead.name = restored.run, restored.name
         self.roster.restore(restored)
         self.links.restore(restored, now)
         for peer in restored.returned:

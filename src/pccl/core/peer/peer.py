@@ -22,10 +22,8 @@ from pccl.core.effects.peer_events import (
     MasterClosed,
     MasterUp,
     PeerEvent,
-    Request,
     SayGoodbye,
     TransferEnded,
-    WaitAccepted,
 )
 from pccl.core.fields import Identity
 from pccl.core.limits import PeerLimits
@@ -86,7 +84,7 @@ class Peer(Staged[PeerStage]):
         self._masters = Masters(limits, int.from_bytes(identity.peer.encode()))
         self._answers = Answers()
         self._visits = Visits(self._links, self._outbox)
-        self._calls = Calls(self._attempts, self._sync, self._outbox)
+        self._calls = Calls(self._attempts, self._sync, self._visits, self._outbox)
         self._loss: Failure | None = None
         """Why we are out, once we are."""
         self._liveness = Liveness(limits)
@@ -108,17 +106,16 @@ class Peer(Staged[PeerStage]):
             case Call():
                 self._call(event)
             case Abandon(call=call):
-                for part in (self._calls, self._sync, self._visits):
-                    part.abandon(call)
+                self._calls.abandon(call)
             case Expire(calls=calls):
                 self._attempts.withdraw(calls)
             case AttemptEnded():
                 self._attempts.ended(event, self._loss)
-                self._finish_goodbye()
+                self._calls.finish_goodbye()
             case TransferEnded():
                 transfers = self._visits if self._visits.concerns(event.attempt) else self._sync
                 transfers.ended(event, self._loss)
-                self._finish_goodbye()
+                self._calls.finish_goodbye()
             case MasterUp() | MasterClosed() | Tick():
                 self._connection_event(event, now)
             case _:
@@ -202,10 +199,9 @@ class Peer(Staged[PeerStage]):
             self._outbox.add(dial)
 
     def _watch(self, now: float) -> None:
-        waits = self._calls or self._attempts.tags or self._sync.open or self._visits.open
         if self.stage in UNCONNECTED:
             self._liveness.rest()
-        elif self._loss is not None or not (waits or self.stage is PeerStage.RETURNING):
+        elif self._loss is not None or not (self._calls.waiting or self.stage is PeerStage.RETURNING):
             self._liveness.rest()
             self.waiting = ""
         else:
@@ -228,26 +224,11 @@ class Peer(Staged[PeerStage]):
         elif self._loss is not None:
             self._outbox.resolve(call, self._loss)
         elif isinstance(request, FetchShared) or self.identity.visits:
-            self._fetch(call, request)
-        elif isinstance(request, WaitAccepted) and self.accepted:
-            self._outbox.resolve(call, None)
-        elif isinstance(request, WaitAccepted):
-            self._calls.open(CallName.CONNECT, call)
-        elif not self.accepted:
-            self._outbox.fail(call, FailureKind.USAGE, "connect first: this peer is not accepted yet")
+            self._visits.begin(call, request, self.identity.visits)
         else:
             parcel_bytes = self._parcel_bytes if self.stage is PeerStage.ACCEPTED else 0
-            self._calls.begin(call, request, Room(self.ring, self.tags_max, parcel_bytes))
-
-    def _fetch(self, call: int, request: Request) -> None:
-        if not isinstance(request, FetchShared) or not self.identity.visits or self._visits.open:
-            self._outbox.fail(
-                call, FailureKind.USAGE, "visitors fetch the shared state, one call at a time, and nothing else"
-            )
-            return
-        self._visits.begin(call, request)
-        if self.stage is not PeerStage.OUTSIDE:
-            self._outbox.send(Fetch())
+            room = Room(self.ring, self.tags_max, parcel_bytes) if self.accepted else None
+            self._calls.begin(call, request, room)
 
     def _say_goodbye(self, call: int) -> None:
         """Leave if we are in, and answer once nothing of ours runs any more."""
@@ -258,12 +239,7 @@ class Peer(Staged[PeerStage]):
                 self._outbox.send(Leave())
                 self._outbox.add(CloseMaster())
             self._lose(FailureKind.CLOSED, "this Communicator was closed")
-        self._finish_goodbye()
-
-    def _finish_goodbye(self) -> None:
-        busy = self._attempts.tags or self._sync.open or self._visits.busy
-        if self._loss is not None and not busy:
-            self._calls.finish(CallName.CLOSE, None)
+        self._calls.finish_goodbye()
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -8,7 +8,8 @@ beside everything else: their end is not reported, and they hold up nothing but 
 from msgspec import Struct
 
 from pccl.core.effects.peer_effects import AbortTransfer, Failure, FailureKind, StartTransfer
-from pccl.core.effects.peer_events import FetchShared, TransferEnded
+from pccl.core.effects.peer_events import FetchShared, Request, TransferEnded
+from pccl.core.messages.to_master import Fetch
 from pccl.core.messages.to_peer import RefusedSync, Serve, StartSync, Synced, ToSync
 from pccl.core.peer.links import Links
 from pccl.core.peer.outbox import Outbox
@@ -56,9 +57,14 @@ class Visits:
 
     # ── the visitor ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, call: int, request: FetchShared) -> None:
-        """The caller has checked that there is no other, and asks the master."""
+    def begin(self, call: int, request: Request, visitor: bool) -> None:
+        """Ask the master, which receives it after our `Join` if there is no connection yet."""
+        if not isinstance(request, FetchShared) or not visitor or self.open:
+            reason = "visitors fetch the shared state, one call at a time, and nothing else"
+            self._outbox.fail(call, FailureKind.USAGE, reason)
+            return
         self._wish = Wish(call, request)
+        self._outbox.send(Fetch())
 
     def dispatch(self, message: ToSync) -> None:
         """The master sent this about it."""
