@@ -11,7 +11,6 @@ from unittest.mock import PropertyMock, patch
 from msgspec import Struct
 
 from pccl.core.effects.peer_effects import Failure, FailureKind, SendMaster
-from pccl.core.fields import TransferReport
 from pccl.core.master.admission import Admission
 from pccl.core.master.arrivals import Arrivals
 from pccl.core.master.collectives import Collectives
@@ -28,6 +27,7 @@ from pccl.core.master.refusals import Refusals
 from pccl.core.master.roster import Roster
 from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
+from pccl.core.messages.report import TransferReport
 from pccl.core.messages.to_peer import RefusedSync, Resumed
 from pccl.core.peer.calls import Calls
 from pccl.core.peer.links import LinkEnd

@@ -4,10 +4,11 @@ from msgspec import structs
 
 from pccl.core.effects.both import Tick
 from pccl.core.effects.master import Close, Closed, MasterEffect, Received, Send
-from pccl.core.fields import Answered, AttemptReport, CollectiveSpec, Identity
+from pccl.core.fields import CollectiveSpec, Identity
 from pccl.core.limits import MasterLimits
 from pccl.core.master.master import Master
-from pccl.core.messages.to_master import ReportPart, Resume
+from pccl.core.messages.report import Answered, AttemptReport, ReportPart
+from pccl.core.messages.to_master import Resume
 from pccl.core.messages.to_peer import Resumed, ToPeer
 from pccl.types import DataType, ReduceOp
 

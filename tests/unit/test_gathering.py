@@ -5,8 +5,9 @@ import time
 import pytest
 from msgspec import structs
 
-from pccl.core.fields import Agreed, AttemptReport, Identity, LinkReport
-from pccl.core.messages.to_master import Join, Leave, LinkDown, ReportPart
+from pccl.core.fields import Identity
+from pccl.core.messages.report import Agreed, AttemptReport, LinkReport, ReportPart
+from pccl.core.messages.to_master import Join, Leave, LinkDown
 from pccl.core.messages.to_peer import Kick, Outcome, Resumed, Topology, TopologyUpdated
 from tests.unit.scripted_master import LIMITS, RING, RUN, SPEC, Stage, resume, taken_back
 

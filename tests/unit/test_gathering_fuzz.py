@@ -7,11 +7,11 @@ import pytest
 from msgspec import structs
 
 from pccl.core.effects.master import Closed
-from pccl.core.fields import Agreed, AttemptReport, Identity, LinkReport, TransferReport
+from pccl.core.fields import Identity
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.report import Agreed, AttemptReport, Correction, LinkReport, ReportPart, TransferReport
 from pccl.core.messages.to_master import (
     AskPending,
-    Correction,
     Done,
     Failed,
     Initiate,
@@ -19,7 +19,6 @@ from pccl.core.messages.to_master import (
     Leave,
     LinkDown,
     LinkUp,
-    ReportPart,
     Resume,
     SyncEnded,
     SyncState,

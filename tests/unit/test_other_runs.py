@@ -1,7 +1,8 @@
 """Runs that end and come back, and newcomers: who begins one, and when none begins."""
 
 from pccl.core.fields import Identity
-from pccl.core.messages.to_master import Join, Leave, ReportPart
+from pccl.core.messages.report import ReportPart
+from pccl.core.messages.to_master import Join, Leave
 from pccl.core.messages.to_peer import Kick, Resumed, Topology, Welcome
 from tests.unit.scripted_master import LIMITS, RING, Stage, resume, taken_back
 

@@ -8,7 +8,8 @@ from pccl.core.fields import Identity
 from pccl.core.limits import MasterLimits
 from pccl.core.master.master import Master
 from pccl.core.messages.both import Ping, Pong
-from pccl.core.messages.to_master import AskPending, Join, Leave, LinkDown, LinkUp, ReportPart, ToMaster, VoteTopology
+from pccl.core.messages.report import ReportPart
+from pccl.core.messages.to_master import AskPending, Join, Leave, LinkDown, LinkUp, ToMaster, VoteTopology
 from pccl.core.messages.to_peer import Kick, PendingAnswer, Resumed, ToPeer, Topology, Wire
 from pccl.core.session import KEPT_MAX, Session
 from tests.unit.scripted_master import resume

@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from pccl.core.messages.both import Ping, Pong
-from pccl.core.messages.to_master import Correction, Join, ReportPart, Resume, ToMaster
+from pccl.core.messages.report import Correction, ReportPart
+from pccl.core.messages.to_master import Join, Resume, ToMaster
 from pccl.core.messages.to_peer import Kick, Resumed, ToPeer, Waiting
 
 Message = TypeVar("Message", ToMaster, ToPeer)

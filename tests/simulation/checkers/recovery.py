@@ -4,7 +4,8 @@ kick."""
 from typing import TYPE_CHECKING
 
 from pccl.core.effects.master import MasterEvent, Received
-from pccl.core.messages.to_master import Join, Leave, ReportPart, Resume, ToMaster
+from pccl.core.messages.report import ReportPart
+from pccl.core.messages.to_master import Join, Leave, Resume, ToMaster
 from pccl.core.messages.to_peer import Kick, Resumed, ToPeer, Welcome
 from pccl.core.session import UNCOUNTED
 from pccl.types import PeerId

@@ -31,9 +31,9 @@ from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
 from pccl.core.master.waits import Waits
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.report import Correction, ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
-    Correction,
     Done,
     Failed,
     Fetch,
@@ -42,7 +42,6 @@ from pccl.core.messages.to_master import (
     Leave,
     LinkDown,
     LinkUp,
-    ReportPart,
     Resume,
     SyncEnded,
     SyncState,

@@ -4,28 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import (
-    REPORT_ATTEMPTS,
-    REPORT_LINKS,
-    REPORT_OUTCOMES,
-    REPORT_RING,
-    Agreed,
-    Answered,
-    AttemptReport,
-    CollectiveSpec,
-    Count,
-    Digest,
-    Id,
-    Identity,
-    LinkReport,
-    Name,
-    Number,
-    Run,
-    Tag,
-    Text,
-    TransferReport,
-)
+from pccl.core.fields import CollectiveSpec, Count, Digest, Identity, Name, Number, Run, Tag, Text
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.report import Agreed, Answered, Report, TransferReport
 from pccl.types import SharedStateSyncStrategy
 
 
@@ -91,28 +72,6 @@ class Resume(Struct, frozen=True, tag=True):
     sent: Number = 0
     """The number of my last message before this one. All messages but those that begin or end a connection, or are
     about the moment only, are numbered, from my `Join` on."""
-
-
-class ReportPart(Struct, frozen=True, tag=True):
-    """What else I knew last, in portions that fit into a frame."""
-
-    ring: Annotated[tuple[Id, ...], Meta(max_length=REPORT_RING)] = ()
-    links: Annotated[tuple[LinkReport, ...], Meta(max_length=REPORT_LINKS)] = ()
-    """Those that stand at my end."""
-    runs: Annotated[tuple[AttemptReport, ...], Meta(max_length=REPORT_ATTEMPTS)] = ()
-    """Collectives that I have called and that have no outcome yet."""
-    committed: Annotated[tuple[Number, ...], Meta(max_length=REPORT_OUTCOMES)] = ()
-    """Attempts whose outcome I know."""
-    aborted: Annotated[tuple[Number, ...], Meta(max_length=REPORT_OUTCOMES)] = ()
-    last: bool = False
-    """There is no more."""
-
-
-class Correction(Struct, frozen=True, tag=True):
-    """A link that I reported has broken since. Sent at once while I wait to be taken back, so that no peer waits
-    for the one at its other end; `LinkDown` follows in its turn."""
-
-    link: Number
 
 
 class Fetch(Struct, frozen=True, tag=True):
@@ -185,7 +144,6 @@ class Leave(Struct, frozen=True, tag=True):
 
 
 First = Join | Resume
-Report = ReportPart | Correction
 ToCollectives = Initiate | Withdraw | Done | Failed
 ToSync = SyncState | SyncEnded
 ToLinks = LinkUp | LinkDown

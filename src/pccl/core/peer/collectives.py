@@ -19,7 +19,8 @@ from pccl.core.effects.peer_effects import (
     StartExchange,
 )
 from pccl.core.effects.peer_events import AttemptEnded, CallCollective
-from pccl.core.fields import AttemptReport, CollectiveSpec
+from pccl.core.fields import CollectiveSpec
+from pccl.core.messages.report import AttemptReport
 from pccl.core.messages.to_master import Done, Failed, Initiate, Withdraw
 from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start, ToCollectives, Withdrawn
 from pccl.core.peer.links import Links

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from pccl.core.effects.peer_effects import AcceptLane, CarryParcels, CloseLane, CutLane, Dial, RefuseLane
-from pccl.core.effects.peer_events import DialFailed, LaneClosed, LaneDialled, LaneEvent, LaneOffered
-from pccl.core.fields import LinkReport, LinkSpec
+from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneEvent, LaneOffered
+from pccl.core.fields import LinkSpec
 from pccl.core.limits import PeerLimits
 from pccl.core.messages.lanes import LaneHello
+from pccl.core.messages.report import LinkReport
 from pccl.core.messages.to_master import LinkDown, LinkUp
 from pccl.core.peer.outbox import Outbox
 from pccl.core.text import clip
@@ -124,7 +125,7 @@ class Links:
                 self._consider(offer, EarlyOffer(hello, now + self._limits.early_offer_s))
             case LaneDialled(link=link, lane=lane, round_trip_us=round_trip_us):
                 self.dialled(link, lane, round_trip_us)
-            case DialFailed(link=link, cause=cause) | LaneClosed(link=link, cause=cause):
+            case LaneClosed(link=link, cause=cause):
                 self.broke(link, cause)
 
     def _consider(self, offer: int, early: EarlyOffer) -> None:

@@ -8,7 +8,8 @@ from math import inf
 
 from pccl.core.effects.peer_effects import DialMaster, PeerEffect, SendMaster
 from pccl.core.limits import LATE_S, PeerLimits
-from pccl.core.messages.to_master import Correction, LinkDown, ToMaster
+from pccl.core.messages.report import Correction
+from pccl.core.messages.to_master import LinkDown, ToMaster
 from pccl.core.messages.to_peer import Resumed
 from pccl.core.peer.stages import PeerStage
 from pccl.core.session import UNCOUNTED, Session

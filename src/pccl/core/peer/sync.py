@@ -7,7 +7,7 @@ transfer, or, when the membership is lost, after the data plane has let go of th
 
 from pccl.core.effects.peer_effects import AbortTransfer, Answer, Failure, FailureKind, InSync, StartTransfer
 from pccl.core.effects.peer_events import SyncShared, TransferEnded
-from pccl.core.fields import Agreed, TransferReport
+from pccl.core.messages.report import Agreed, TransferReport
 from pccl.core.messages.to_master import SyncEnded, SyncReport, SyncState
 from pccl.core.messages.to_peer import RefusedSync, StartSync, Synced, ToSync
 from pccl.core.peer.links import LaneId, Links

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from pccl.core.fields import AttemptReport, LinkReport
 from pccl.core.limits import MasterLimits
 from pccl.core.master.roster import Member, Roster
-from pccl.core.messages.to_master import ReportPart, Resume
+from pccl.core.messages.report import AttemptReport, LinkReport, ReportPart
+from pccl.core.messages.to_master import Resume
 from pccl.core.text import Violation
 from pccl.types import PeerId
 

@@ -16,7 +16,8 @@ from pccl.core.master.recovery.census import Census, Returned, take_census
 from pccl.core.master.recovery.restore import restore
 from pccl.core.master.recovery.restored import Base
 from pccl.core.master.roster import Member
-from pccl.core.messages.to_master import Correction, ReportPart, Resume, ToMaster
+from pccl.core.messages.report import Correction, ReportPart
+from pccl.core.messages.to_master import Resume, ToMaster
 from pccl.core.messages.to_peer import Kick
 from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, names

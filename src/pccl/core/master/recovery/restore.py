@@ -11,9 +11,9 @@ Rules: docs/recovery.md, "What is restored".
 
 from collections.abc import Iterable, Mapping
 
-from pccl.core.fields import Agreed, AttemptReport, TransferReport
 from pccl.core.master.recovery.census import Census, Returned
 from pccl.core.master.recovery.restored import Base, Restored, RestoredAttempt, RestoredLink
+from pccl.core.messages.report import Agreed, AttemptReport, TransferReport
 from pccl.core.messages.to_master import AskPending, Initiate, SyncState, VoteTopology
 from pccl.core.messages.to_peer import Outcome, PendingAnswer, RefusedSync, Synced, TopologyUpdated
 from pccl.core.rules.ring import Pair, pair
