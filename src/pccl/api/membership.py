@@ -171,8 +171,8 @@ class Membership:
         if core.stage is PeerStage.GONE:
             return f"out of the run, {master}"
         if not core.accepted:
-            return f"{core.stage.value}, {master}"
-        away = "" if core.stage is PeerStage.ACCEPTED else f", {core.stage.value}"
+            return f"{core.stage}, {master}"
+        away = "" if core.stage is PeerStage.ACCEPTED else f", {core.stage}"
         rank = core.ring.index(me.peer) if me.peer in core.ring else 0
         return f"rank {rank} of {len(core.ring)} in group {me.group}, epoch {core.epoch}{away}, {master}"
 

@@ -22,6 +22,7 @@ from pccl.net.connection import MasterEnd
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.listening import Listener, Strangers
+from pccl.types import PeerId
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import WireError
 
@@ -125,7 +126,9 @@ class MasterShell:
             async with asyncio.timeout(effect.timeout_s):
                 sock = await self._dialler.connect(effect.host, effect.port, effect.timeout_s)
                 with sock:
-                    reply = await handshake.dial(sock, LaneHello("doctor", "master", effect.nonce, 0, 0))
+                    reply = await handshake.dial(
+                        sock, LaneHello("doctor", PeerId("master"), PeerId(effect.nonce), 0, 0)
+                    )
                 cause = "" if reply.accepted else f"another peer answers there: {reply.reason}"
         except TimeoutError:
             cause = f"no answer within {effect.timeout_s:g} s"

@@ -107,7 +107,7 @@ class Observers:
         return PeerStatus(
             peer=member.peer,
             name=self._roster.names.name(member.peer),
-            stage=member.stage.value,
+            stage=str(member.stage),
             group=member.group,
             rank=self._ranks(ring).get(member.peer),
             machine=clip(member.label.machine),
@@ -131,7 +131,7 @@ class Observers:
     def _links_listed(self) -> Iterator[LinkStatus]:
         for link in list(self._links.all())[:LINKS_LISTED]:
             cause = self._roster.names.spell(next(reversed(link.causes.values()), ""))
-            yield LinkStatus(link.dialler, link.target, link.stage.value, link.round_trip_s or None, cause[:CAUSE_MAX])
+            yield LinkStatus(link.dialler, link.target, str(link.stage), link.round_trip_s or None, cause[:CAUSE_MAX])
 
     def _wait(self, wait: Wait, now: float) -> WaitStatus:
         return WaitStatus(

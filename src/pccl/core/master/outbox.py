@@ -39,7 +39,7 @@ class Outbox:
             message = structs.replace(message, reason=clip(self.spell(reason)))
         members = [member for peer in peers if (member := self._roster.member(peer)) is not None]
         for member in members:
-            member.session.say(message)
+            member.session.log(message)
         if members:
             self._effects.append(Send(tuple(member.connection for member in members), message))
 
