@@ -20,9 +20,9 @@ def connected(master, *names):
         joining = threading.Thread(target=peer.connect)
         joining.start()
         voting = [threading.Thread(target=admit, args=(each,)) for each in peers[:number]]
+        for thread in voting:
+            thread.start()
         for thread in (*voting, joining):
-            if not thread.is_alive():
-                thread.start()
             thread.join(HANG_S)
     return peers
 

@@ -20,6 +20,7 @@ from pccl.core.names import shown
 from pccl.dataplane.state.manifest import Holding
 from pccl.errors import to_exception
 from pccl.logs import configure
+from pccl.net.flight import Flight
 from pccl.types import PeerId, SharedStateSyncStrategy
 
 
@@ -178,6 +179,16 @@ class Communicator(Collectives, PcclCalls):
     def name(self) -> str:
         """What people call this peer."""
         return self._config.name
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for a dashboard, flat: `wandb.log(comm.metrics())`. Counters end in `_total` and never fall; others
+        are of this moment, or of the last round. Never waits."""
+        return self._connected("metrics").metrics()
+
+    def flight_record(self) -> tuple[Flight, ...]:
+        """The last 256 collectives of this peer, the latest last: parameters, times, for whom each waited, how it
+        ended. Never waits."""
+        return self._connected("flight_record").flight_record()
 
     @property
     def world_size(self) -> int:

@@ -6,6 +6,7 @@ not the `Communicator`, so that an abandoned `Communicator` is collected. Must n
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import secrets
@@ -16,6 +17,7 @@ from typing import Any
 from msgspec import structs
 
 from pccl.api.goodbye import expect, leave_on_sigterm, living
+from pccl.api.rounds import Rounds
 from pccl.api.transaction import Order, Retries, Retry, Transaction
 from pccl.config import PeerConfig, machine
 from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, InSync
@@ -26,16 +28,17 @@ from pccl.core.peer.peer import Peer, PeerStage
 from pccl.dataplane.offers import Offers, Traffic
 from pccl.dataplane.plane import DataPlane
 from pccl.dataplane.state.manifest import Holding
-from pccl.errors import MasterLost, ProtocolError, TooFewPeers, UnfinishedCollectives, UsageError
+from pccl.errors import MasterLost, PCCLError, ProtocolError, TooFewPeers, UnfinishedCollectives, UsageError
 from pccl.logs import Teller
 from pccl.net.bounds import peer_bounds
 from pccl.net.control import NotOurMaster
+from pccl.net.flight import Flight, FlightRecorder
 from pccl.net.peer_shell import PeerShell
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.net.transfers import Kept
 from pccl.release import release
-from pccl.types import PeerId
+from pccl.types import PeerId, ReduceInfo
 
 _PROCESS = secrets.token_hex(8)
 """Of this process and those that are forked from it: together with a process number, of one process alone."""
@@ -45,6 +48,12 @@ ATTEMPT_PAUSE_S = 1.0
 
 ATTEMPT_TIMEOUT_S = 10.0
 """One attempt: a few round trips, with room for lost segments."""
+
+SLOW_S = 2.0
+"""A master that is there answers in a round trip: a person who waits reads by then that this one does not."""
+
+FLIGHTS_SHOWN = 3
+"""Of the flight record, in the text of a failure."""
 
 GOODBYE_S = 3.0
 """Leaving waits this long for running collectives to stop and for the master to hear of it; then the connection is
@@ -82,6 +91,8 @@ class Membership:
         self.teller = Teller("peer", self._facts)
         self._shell: PeerShell | None = None
         self._thread = LoopThread("pccl-control", daemon=True)
+        self._rounds = Rounds(self.teller)
+        self._flights: FlightRecorder | None = None
         self._leaving = threading.Lock()
         self._farewells: list[asyncio.Future[None]] = []
         """Kept: the loop itself would let the collector have them."""
@@ -98,8 +109,10 @@ class Membership:
     def connect(self, n_attempts: int, sigterm: bool) -> Answer:
         """Join, and wait to be accepted; from then on SIGTERM ends the process with a goodbye, if that is wanted."""
         answer = self._thread.run(self._connect(n_attempts))
-        if sigterm and not isinstance(answer, Failure):
-            leave_on_sigterm()
+        if not isinstance(answer, Failure):
+            self._tell_accepted()
+            if sigterm:
+                leave_on_sigterm()
         return answer
 
     async def _connect(self, n_attempts: int) -> Answer:
@@ -124,8 +137,13 @@ class Membership:
         while True:
             # Another identity in each attempt: the master may have heard of the last one and not yet of its end.
             self.core = Peer(self._identity(port, visits), self._limits)
+            self._flights = shell.flights = FlightRecorder(self.core.identity.peer, self.core.names)
+            sentence = f"the master at {master} has not answered for {SLOW_S:g} s (attempt {attempt} of {n_attempts})"
+            tell = functools.partial(self.teller.tell, "peer", logging.WARNING, "no master", sentence)
+            slow = asyncio.get_running_loop().call_later(SLOW_S, tell)
             try:
                 await shell.join(self.core, ATTEMPT_TIMEOUT_S)
+                self._tell_where(port)
                 return shell
             except NotOurMaster as error:
                 cause = str(error)
@@ -136,6 +154,8 @@ class Membership:
                     continue  # The name has other addresses.
             except OSError as error:
                 cause = in_words(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
+            finally:
+                slow.cancel()
             sentence = f"attempt {attempt} of {n_attempts} to reach the master at {master}: {cause}"
             self.teller.tell("peer", logging.WARNING, "no master", sentence)
             if attempt == n_attempts:
@@ -145,6 +165,37 @@ class Membership:
                 )
             attempt += 1
             await asyncio.sleep(ATTEMPT_PAUSE_S)
+
+    def _tell_where(self, port: int) -> None:
+        """Who this peer is, and where it listens."""
+        me, announce = self.core.identity, self._config.announce
+        where = f", announced as {announce.host or '(as seen)'}:{me.port}" if announce.host or announce.port else ""
+        sentence = f"{self.core.names.full(me.peer)} listens on port {port}{where}, master {self._config.master}"
+        self.teller.tell("peer", logging.INFO, "listens", sentence)
+
+    def _tell_accepted(self) -> None:
+        sentence = f"{self.core.names.full(self.core.identity.peer)} is accepted: {self.place()}, run {self.core.run}"
+        self.teller.tell("peer", logging.INFO, "accepted", sentence)
+
+    def metrics(self) -> dict[str, float]:
+        """Flat, and numbers alone."""
+        core = self.core
+        with self._counting:
+            open_calls = len(self._transactions)
+        me, ring = core.identity.peer, core.ring
+        return {
+            "pccl_epoch": float(core.epoch),
+            "pccl_rank": float(ring.index(me)) if me in ring else -1.0,
+            "pccl_group_peers": float(core.sizes.group_size),
+            "pccl_roster_peers": float(core.sizes.global_size),
+            "pccl_calls_open": float(open_calls),
+            "pccl_waiting": float(bool(core.waiting)),
+            **self._rounds.metrics(),
+        }
+
+    def flight_record(self) -> tuple[Flight, ...]:
+        """The last collectives, the latest last."""
+        return self._flights.record() if self._flights is not None else ()
 
     def _identity(self, port: int, visits: bool) -> Identity:
         me, secret, config = PeerId(secrets.token_hex(16)), secrets.token_hex(16), self._config
@@ -277,10 +328,16 @@ class Membership:
         # After the submissions, in the same thread: all have their numbers by then.
         self._thread.post(lambda: shell.expire(tuple(number for call in calls for number in call)))
 
-    def forget(self, transaction: Transaction) -> None:
+    def forget(self, transaction: Transaction, outcome: ReduceInfo | BaseException | None = None) -> None:
         """See `Peerage`."""
         with self._counting:
             self._transactions.discard(transaction)
+        if outcome is not None:
+            order, flights = transaction.order, self._flights
+            flight = flights.last(order.parts[-1].tag) if flights is not None else None
+            self._rounds.ended(order.tag, outcome, flight)
+            if isinstance(outcome, PCCLError) and flights is not None:
+                outcome.add_note(_last_flights(flights.record()))
 
     def note_retry(self, retry: Retry) -> None:
         """See `Peerage`."""
@@ -294,6 +351,7 @@ class Membership:
             if self not in living:
                 return
             living.discard(self)
+            self._rounds.close()
             try:
                 self._thread.run(self._leave(timeout_s))
             finally:
@@ -315,6 +373,13 @@ class Membership:
             await self._leave(timeout_s)
         finally:
             self._thread.stop()
+
+
+def _last_flights(record: tuple[Flight, ...]) -> str:
+    """What goes with a failure."""
+    shown = record[-FLIGHTS_SHOWN:]
+    lines = "".join(f"\n  {flight}" for flight in shown)
+    return f"the last collectives of this peer ({len(record)} are in Communicator.flight_record()):{lines}"
 
 
 async def _sync(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import Host, Id, Port, Text
+from pccl.core.fields import Host, Port, Text
 from pccl.core.messages.to_peer import Kick
 from pccl.core.status import Status
 
@@ -21,7 +21,7 @@ class AskProbe(Struct, frozen=True, tag=True):
     host: Host
     """Empty: where you see me come from."""
     port: Port
-    nonce: Id
+    nonce: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z]+\Z")]
     """Sent to the program that answers there, so that I can tell your dial from that of a stranger."""
 
 
