@@ -35,7 +35,8 @@ class Communicator(Collectives, PcclCalls):
     it to the group. `listen` is where this peer waits for lanes (`host`, `:port` or `host:port`; by default any address
     and a port that the kernel chooses), `announce` is where others shall dial it, when that is not the same.
     `data_plane` is "native", or "reference" where there is no compiler and speed does not matter. `sigterm` says
-    whether SIGTERM shall end the process with a goodbye, provided that nothing else handles it. `limits` are those of
+    whether SIGTERM shall end the process with a goodbye, and `sigusr1` whether SIGUSR1 shall write the flight record to
+    stderr, provided that nothing else handles it. `limits` are those of
     `core.limits.PeerLimits`. Each setting but `peer_group` can also come from the environment: see `config`.
 
     Threads. Calls block; Ctrl-C interrupts the wait. Any number of threads may launch collectives and wait for them,
@@ -55,6 +56,7 @@ class Communicator(Collectives, PcclCalls):
         announce: str = "",
         data_plane: str = "",
         sigterm: bool | None = None,
+        sigusr1: bool | None = None,
         **limits: Unpack[PeerLimitSettings],
     ) -> None:
         configure()
@@ -62,6 +64,7 @@ class Communicator(Collectives, PcclCalls):
         config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, places, limits)
         super().__init__(config, make_data_plane(choose_data_plane(data_plane), config.limits.stall_s))
         self._sigterm = switched_on("sigterm", sigterm)
+        self._sigusr1 = switched_on("sigusr1", sigusr1)
 
     def __enter__(self) -> Self:
         self.connect()
@@ -88,7 +91,7 @@ class Communicator(Collectives, PcclCalls):
         self._check_outside("connect", n_attempts)
         membership = Membership(self._config, self._data_plane)
         try:
-            answer = membership.connect(n_attempts, self._sigterm)
+            answer = membership.connect(n_attempts, self._sigterm, self._sigusr1)
         except BaseException:
             membership.abandon()
             raise
@@ -173,7 +176,9 @@ class Communicator(Collectives, PcclCalls):
         me, membership = shown(self.name), self._membership
         if membership is None or self._closed:
             return f"<Communicator {me}: {'closed' if self._closed else 'not connected'}, master {self._config.master}>"
-        return f"<Communicator {membership.core.names.full(membership.core.identity.peer)}: {membership.place()}>"
+        return (
+            f"<Communicator {membership.core.names.full(membership.core.identity.peer)}: {membership.account.place()}>"
+        )
 
     @property
     def name(self) -> str:
@@ -188,7 +193,7 @@ class Communicator(Collectives, PcclCalls):
     def flight_record(self) -> tuple[Flight, ...]:
         """The last 256 collectives of this peer, the latest last: parameters, times, for whom each waited, how it
         ended. Never waits."""
-        return self._connected("flight_record").flight_record()
+        return self._connected("flight_record").account.flight_record()
 
     @property
     def world_size(self) -> int:

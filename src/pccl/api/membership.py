@@ -16,23 +16,22 @@ from typing import Any
 
 from msgspec import structs
 
+from pccl.api.account import Account
+from pccl.api.flight_signal import write_on_sigusr1
 from pccl.api.goodbye import expect, leave_on_sigterm, living
-from pccl.api.rounds import Rounds
 from pccl.api.transaction import Order, Retries, Retry, Transaction
 from pccl.config import PeerConfig, machine
 from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, InSync
 from pccl.core.effects.peer_events import CallCollective, FetchShared, Request, SyncShared, WaitAccepted
 from pccl.core.fields import Identity, Label
 from pccl.core.peer.collectives import ALONE
-from pccl.core.peer.peer import Peer, PeerStage
+from pccl.core.peer.peer import Peer
 from pccl.dataplane.offers import Offers, Traffic
 from pccl.dataplane.plane import DataPlane
 from pccl.dataplane.state.manifest import Holding
-from pccl.errors import MasterLost, PCCLError, ProtocolError, TooFewPeers, UnfinishedCollectives, UsageError
-from pccl.logs import Teller
+from pccl.errors import MasterLost, ProtocolError, TooFewPeers, UnfinishedCollectives, UsageError
 from pccl.net.bounds import peer_bounds
 from pccl.net.control import NotOurMaster
-from pccl.net.flight import Flight, FlightRecorder
 from pccl.net.peer_shell import PeerShell
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
@@ -51,9 +50,6 @@ ATTEMPT_TIMEOUT_S = 10.0
 
 SLOW_S = 2.0
 """A master that is there answers in a round trip: a person who waits reads by then that this one does not."""
-
-FLIGHTS_SHOWN = 3
-"""Of the flight record, in the text of a failure."""
 
 GOODBYE_S = 3.0
 """Leaving waits this long for running collectives to stop and for the master to hear of it; then the connection is
@@ -88,11 +84,9 @@ class Membership:
         early_offers_max = min(config.limits.early_offers_max, self._bounds.strangers_max)
         self._limits = structs.replace(config.limits, early_offers_max=early_offers_max)
         self._data_plane = data_plane
-        self.teller = Teller("peer", self._facts)
+        self.account = Account(config)
         self._shell: PeerShell | None = None
         self._thread = LoopThread("pccl-control", daemon=True)
-        self._rounds = Rounds(self.teller)
-        self._flights: FlightRecorder | None = None
         self._leaving = threading.Lock()
         self._farewells: list[asyncio.Future[None]] = []
         """Kept: the loop itself would let the collector have them."""
@@ -106,13 +100,16 @@ class Membership:
 
     # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def connect(self, n_attempts: int, sigterm: bool) -> Answer:
-        """Join, and wait to be accepted; from then on SIGTERM ends the process with a goodbye, if that is wanted."""
+    def connect(self, n_attempts: int, sigterm: bool, sigusr1: bool) -> Answer:
+        """Join, and wait to be accepted; from then on SIGTERM ends the process with a goodbye, and SIGUSR1 writes the
+        flight record, if that is wanted."""
         answer = self._thread.run(self._connect(n_attempts))
         if not isinstance(answer, Failure):
-            self._tell_accepted()
+            self.account.tell_accepted()
             if sigterm:
                 leave_on_sigterm()
+            if sigusr1:
+                write_on_sigusr1()
         return answer
 
     async def _connect(self, n_attempts: int) -> Answer:
@@ -127,7 +124,7 @@ class Membership:
     async def _join(self, n_attempts: int, visits: bool) -> PeerShell:
         master, listen = self._config.master, self._config.listen
         place = (master.host, master.port)
-        shell = PeerShell(self._data_plane, self._bounds, self._config.serve_bytes_s, place, self.teller)
+        shell = PeerShell(self._data_plane, self._bounds, self._config.serve_bytes_s, place, self.account.teller)
         self._shell = shell
         try:
             port = shell.listen(listen.host, listen.port)
@@ -137,13 +134,13 @@ class Membership:
         while True:
             # Another identity in each attempt: the master may have heard of the last one and not yet of its end.
             self.core = Peer(self._identity(port, visits), self._limits)
-            self._flights = shell.flights = FlightRecorder(self.core.identity.peer, self.core.names)
+            shell.flights = self.account.begin(self.core)
             sentence = f"the master at {master} has not answered for {SLOW_S:g} s (attempt {attempt} of {n_attempts})"
-            tell = functools.partial(self.teller.tell, "peer", logging.WARNING, "no master", sentence)
+            tell = functools.partial(self.account.teller.tell, "peer", logging.WARNING, "no master", sentence)
             slow = asyncio.get_running_loop().call_later(SLOW_S, tell)
             try:
+                self.account.tell_where(port)
                 await shell.join(self.core, ATTEMPT_TIMEOUT_S)
-                self._tell_where(port)
                 return shell
             except NotOurMaster as error:
                 cause = str(error)
@@ -157,7 +154,7 @@ class Membership:
             finally:
                 slow.cancel()
             sentence = f"attempt {attempt} of {n_attempts} to reach the master at {master}: {cause}"
-            self.teller.tell("peer", logging.WARNING, "no master", sentence)
+            self.account.teller.tell("peer", logging.WARNING, "no master", sentence)
             if attempt == n_attempts:
                 raise MasterLost(
                     f"connect: no master at {master} after {n_attempts} attempts, the last one: {cause}. "
@@ -166,66 +163,20 @@ class Membership:
             attempt += 1
             await asyncio.sleep(ATTEMPT_PAUSE_S)
 
-    def _tell_where(self, port: int) -> None:
-        """Who this peer is, and where it listens."""
-        me, announce = self.core.identity, self._config.announce
-        where = f", announced as {announce.host or '(as seen)'}:{me.port}" if announce.host or announce.port else ""
-        sentence = f"{self.core.names.full(me.peer)} listens on port {port}{where}, master {self._config.master}"
-        self.teller.tell("peer", logging.INFO, "listens", sentence)
-
-    def _tell_accepted(self) -> None:
-        sentence = f"{self.core.names.full(self.core.identity.peer)} is accepted: {self.place()}, run {self.core.run}"
-        self.teller.tell("peer", logging.INFO, "accepted", sentence)
-
-    def metrics(self) -> dict[str, float]:
-        """Flat, and numbers alone."""
-        core = self.core
-        with self._counting:
-            open_calls = len(self._transactions)
-        me, ring = core.identity.peer, core.ring
-        return {
-            "pccl_epoch": float(core.epoch),
-            "pccl_rank": float(ring.index(me)) if me in ring else -1.0,
-            "pccl_group_peers": float(core.sizes.group_size),
-            "pccl_roster_peers": float(core.sizes.global_size),
-            "pccl_calls_open": float(open_calls),
-            "pccl_waiting": float(bool(core.waiting)),
-            **self._rounds.metrics(),
-        }
-
-    def flight_record(self) -> tuple[Flight, ...]:
-        """The last collectives, the latest last."""
-        return self._flights.record() if self._flights is not None else ()
-
     def _identity(self, port: int, visits: bool) -> Identity:
         me, secret, config = PeerId(secrets.token_hex(16)), secrets.token_hex(16), self._config
         place, serves = (config.announce.host, config.announce.port or port), config.serve_bytes_s > 0
         label = Label(config.name, machine(), os.getpid(), release(), f"{_PROCESS}{os.getpid()}")
         return Identity(me, config.group, *place, config.lanes, visits, serves, secret, label)
 
-    def _facts(self) -> dict[str, object]:
-        """What all lines of this peer have in common."""
-        core = getattr(self, "core", None)
-        if core is None:
-            return {"peer_name": self._config.name}
-        return {
-            "run": core.run or None,
-            "epoch": core.epoch or None,
-            "peer": core.identity.peer,
-            "peer_name": self._config.name,
-        }
+    def metrics(self) -> dict[str, float]:
+        """See `Account`."""
+        with self._counting:
+            return self.account.metrics(len(self._transactions))
 
-    def place(self) -> str:
-        """Where this peer is in the run, in words."""
-        core, me = self.core, self.core.identity
-        master = f"master {self._config.master}"
-        if core.stage is PeerStage.GONE:
-            return f"out of the run, {master}"
-        if not core.accepted:
-            return f"{core.stage}, {master}"
-        away = "" if core.stage is PeerStage.ACCEPTED else f", {core.stage}"
-        rank = core.ring.index(me.peer) if me.peer in core.ring else 0
-        return f"rank {rank} of {len(core.ring)} in group {me.group}, epoch {core.epoch}{away}, {master}"
+    def told_flights(self) -> str:
+        """See `Leaver`."""
+        return self.account.told_flights()
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -333,11 +284,8 @@ class Membership:
         with self._counting:
             self._transactions.discard(transaction)
         if outcome is not None:
-            order, flights = transaction.order, self._flights
-            flight = flights.last(order.parts[-1].tag) if flights is not None else None
-            self._rounds.ended(order.tag, outcome, flight)
-            if isinstance(outcome, PCCLError) and flights is not None:
-                outcome.add_note(_last_flights(flights.record()))
+            order = transaction.order
+            self.account.ended(order.tag, order.parts[-1].tag, outcome)
 
     def note_retry(self, retry: Retry) -> None:
         """See `Peerage`."""
@@ -351,7 +299,7 @@ class Membership:
             if self not in living:
                 return
             living.discard(self)
-            self._rounds.close()
+            self.account.close()
             try:
                 self._thread.run(self._leave(timeout_s))
             finally:
@@ -373,13 +321,6 @@ class Membership:
             await self._leave(timeout_s)
         finally:
             self._thread.stop()
-
-
-def _last_flights(record: tuple[Flight, ...]) -> str:
-    """What goes with a failure."""
-    shown = record[-FLIGHTS_SHOWN:]
-    lines = "".join(f"\n  {flight}" for flight in shown)
-    return f"the last collectives of this peer ({len(record)} are in Communicator.flight_record()):{lines}"
 
 
 async def _sync(

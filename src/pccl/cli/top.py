@@ -84,7 +84,8 @@ def _in_lines(out: TextIO) -> Any:
 
     def draw(seen: Watch) -> None:
         line = seen.trouble.partition(" (for ")[0] or (summary(seen.status) if seen.status else "")
-        if (line and line.rpartition(", for ")[0] != last[0].rpartition(", for ")[0]) or not last[0]:
+        # How long a wait lasts is no news each second.
+        if line.partition(", for ")[0] != last[0].partition(", for ")[0]:
             print(line, file=out, flush=True)
         last[0] = line
 
