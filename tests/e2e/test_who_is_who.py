@@ -31,6 +31,8 @@ with Communicator(sys.argv[1], name=sys.argv[2]) as comm:
         while line == "admit\\n" and comm.world_size < 4:
             if not newcomer and comm.are_peers_pending():
                 comm.update_topology()
+                if comm.world_size == 4:
+                    break
             newcomer = False
             try:
                 comm.all_reduce(array("f", [1.0] * 100), retry=True)
@@ -51,7 +53,6 @@ class Trainer:
         self.name = name
         self.process = subprocess.Popen(command, env=ENVIRONMENT | settings, text=True, **pipes)
         self.log = []
-        self._reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr), daemon=True)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
