@@ -27,7 +27,7 @@ def test_tests_bring_their_tools():
     commands = would_run("test")
     assert "dev > .venv/extra-dev.txt" in commands
     assert "pip install --quiet --disable-pip-version-check --requirement .venv/extra-dev.txt" in commands
-    assert "-m pytest -n auto\n" in commands
+    assert "-m pytest -n auto --dist worksteal\n" in commands
 
 
 def test_a_small_machine_runs_one_test_at_a_time():
