@@ -31,4 +31,4 @@ def test_tests_bring_their_tools():
 
 
 def test_a_small_machine_runs_one_test_at_a_time():
-    assert "-m pytest -n 1\n" in would_run("test", "SMALL=1")
+    assert "-m pytest -n 1 --dist worksteal\n" in would_run("test", "SMALL=1")
