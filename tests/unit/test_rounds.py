@@ -6,11 +6,13 @@ import pytest
 
 from pccl.api import rounds as module
 from pccl.api.rounds import Rounds
+from pccl.core.fields import CollectiveSpec
 from pccl.logs import Teller
 from pccl.net.flight import Flight
-from pccl.types import ReduceInfo
+from pccl.types import DataType, ReduceInfo, ReduceOp
 
 TOKYO = "ab" * 16
+SPEC = CollectiveSpec(100, DataType.FLOAT, ReduceOp.SUM)
 
 
 @pytest.fixture
@@ -20,7 +22,7 @@ def rounds(caplog):
 
 
 def flight(waited_s, peer=TOKYO, name="tokyo-2"):
-    return Flight(0, "x", 0.0, waited_s=waited_s, waited_for=peer, waited_for_name=name)
+    return Flight(0, SPEC, 0.0, waited_s=waited_s, waited_for=peer, waited_for_name=name)
 
 
 def info(seconds, sent=0, peers=6):

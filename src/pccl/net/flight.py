@@ -6,10 +6,12 @@ Owns the record, and its clock. Must not know what a collective is for, nor why 
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+
+from msgspec import Struct, structs
 
 from pccl.core.effects.peer_effects import Answer, Committed, Failure
 from pccl.core.effects.peer_events import CallCollective, Request
+from pccl.core.fields import CollectiveSpec
 from pccl.core.names import Names
 from pccl.types import PeerId, tag_name
 
@@ -17,13 +19,12 @@ KEPT = 256
 """As NCCL's flight recorder: a few steps of a model with many tensors, and some hundred bytes each."""
 
 
-@dataclass(frozen=True)
-class Flight:
+class Flight(Struct, frozen=True):
     """One collective of this peer, from its vote to its end."""
 
     tag: int
-    what: str
-    """Its parameters, such as `ALL_REDUCE 1000 x FLOAT SUM codec=none`."""
+    spec: CollectiveSpec
+    """Its parameters."""
     began_unix_s: float
     """The clock of this machine when it was called."""
     stage: str = "waits for votes"
@@ -40,6 +41,11 @@ class Flight:
     attempt: int = 0
     reason: str = ""
     """Why it failed."""
+
+    @property
+    def what(self) -> str:
+        """Its parameters in words, such as `ALL_REDUCE 1000 x FLOAT SUM codec=none`."""
+        return str(self.spec)
 
     def __str__(self) -> str:
         waited = "" if self.waited_s is None else f", waited {self.waited_s:.3f} s"
@@ -64,14 +70,14 @@ class FlightRecorder:
         """A call was made."""
         if isinstance(request, CallCollective):
             with self._lock:
-                self._open[call] = now, Flight(request.tag, str(request.spec), time.time())
+                self._open[call] = now, Flight(request.tag, request.spec, time.time())
 
     def started(self, call: int, attempt: int, now: float) -> None:
         """Every vote is in."""
         with self._lock:
             if call in self._open:
                 since, flight = self._open[call]
-                self._open[call] = since, replace(flight, stage="runs", waited_s=now - since, attempt=attempt)
+                self._open[call] = since, structs.replace(flight, stage="runs", waited_s=now - since, attempt=attempt)
 
     def ended(self, call: int, answer: Answer, now: float) -> None:
         """A call was answered."""
@@ -79,19 +85,18 @@ class FlightRecorder:
             if call not in self._open:
                 return
             since, flight = self._open.pop(call)
-            self._over.append(replace(self._described(flight, answer), seconds=now - since))
+            self._over.append(self._described(flight, answer, now - since))
 
-    def _described(self, flight: Flight, answer: Answer) -> Flight:
+    def _described(self, flight: Flight, answer: Answer, seconds: float) -> Flight:
         match answer:
             case Committed(ring=ring, epoch=epoch, last=last):
                 whom = "" if last == self._me else last
                 name = self._names.name(PeerId(whom))
-                return replace(
-                    flight, stage="committed", peers=len(ring), epoch=epoch, waited_for=whom, waited_for_name=name
-                )
+                facts = {"peers": len(ring), "epoch": epoch, "waited_for": whom, "waited_for_name": name}
+                return structs.replace(flight, stage="committed", seconds=seconds, **facts)
             case Failure(kind=kind, reason=reason):
-                return replace(flight, stage=kind.value, reason=reason)
-        return flight
+                return structs.replace(flight, stage=kind.value, seconds=seconds, reason=reason)
+        return structs.replace(flight, seconds=seconds)
 
     def record(self) -> tuple[Flight, ...]:
         """The latest last: those that are over, then those that are open."""
