@@ -31,7 +31,8 @@ class Watch:
     def __init__(self, master: Address) -> None:
         self.master = master
         self.status: Status | None = None
-        self.trouble = ""
+        self.trouble = self.since = ""
+        """Why there is no newer status, and since when."""
         self._lost_at: float | None = None
 
     def look(self) -> None:
@@ -41,12 +42,13 @@ class Watch:
         except Unreachable as error:
             now = time.monotonic()
             self._lost_at = now if self._lost_at is None else self._lost_at
-            since = f" (for {now - self._lost_at:.0f} s; still trying)" if now - self._lost_at >= 1 else ""
-            self.trouble = f"{in_words(self.master, error)}{since}"
+            self.trouble = in_words(self.master, error)
+            self.since = f"no answer for {now - self._lost_at:.0f} s, still trying; below is what was known last"
 
     def lines(self) -> list[Line]:
         """What to show on a terminal."""
-        return screen(str(self.master), self.status, self.trouble, shutil.get_terminal_size().lines)
+        trouble = [self.since, self.trouble] if self.trouble else []
+        return screen(str(self.master), self.status, trouble, shutil.get_terminal_size().lines)
 
 
 def watch(address: str | None, out: TextIO, looks: int = 0) -> int:
@@ -83,7 +85,7 @@ def _in_lines(out: TextIO) -> Any:
     last = [""]
 
     def draw(seen: Watch) -> None:
-        line = seen.trouble.partition(" (for ")[0] or (summary(seen.status) if seen.status else "")
+        line = seen.trouble or (summary(seen.status) if seen.status else "")
         # How long a wait lasts is no news each second.
         if line.partition(", for ")[0] != last[0].partition(", for ")[0]:
             print(line, file=out, flush=True)

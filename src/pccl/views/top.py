@@ -19,11 +19,10 @@ class Line(NamedTuple):
     style: str = ""
 
 
-def screen(address: str, status: Status | None, trouble: str, height: int) -> list[Line]:
+def screen(address: str, status: Status | None, trouble: list[str], height: int) -> list[Line]:
     """All lines. `trouble` says why there is no newer status; the last one is shown meanwhile."""
     lines = [Line(f"pccl top  {address}", "title")]
-    if trouble:
-        lines.append(Line(trouble, "bad"))
+    lines += [Line(each, "bad") for each in trouble]
     if status is None:
         return lines
     accepted = sum(each.stage in ("accepted", "away") for each in status.peers)
