@@ -18,6 +18,7 @@ from pccl.core.master.link import LinkStage
 from pccl.core.master.links import Links
 from pccl.core.master.liveness import Liveness
 from pccl.core.master.master import Master
+from pccl.core.master.observers import Observers
 from pccl.core.master.pulse import Pulse
 from pccl.core.master.recovery import restore as restoring
 from pccl.core.master.recovery.away import Away
@@ -29,6 +30,7 @@ from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
 from pccl.core.messages.report import TransferReport
 from pccl.core.messages.to_peer import RefusedSync, Resumed
+from pccl.core.names import Names
 from pccl.core.peer.calls import Calls
 from pccl.core.peer.links import LinkEnd
 from pccl.core.peer.links import Links as PeerLinks
@@ -255,6 +257,15 @@ _ADVANCE, _START, _REPORT, _LEND = Admission.advance, Collectives._advance, Coll
 _SUSPEND = Admission.suspend
 _FAIL = Links._fail
 
+
+_answer = Observers.answer
+
+
+def _count_observers(self: Any, event: Any, now: float) -> Any:
+    self._roster.epoch += 1
+    return _answer(self, event, now)
+
+
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "commit without all votes": (Mutant("a majority is enough", Ballot, "complete", property(_majority)),),
     "keep the vote of the dead": (Mutant("a ballot forgets who is gone", Ballot, "forget", lambda self, voter: None),),
@@ -398,6 +409,8 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("who has no link left is dead", Away, "_deadline", lambda self, away: away.since + 1e6),
     ),
     "look for a master for ever": (Mutant("calls end when none comes", Masters, "over", lambda self, now: False),),
+    "count observers": (Mutant("an observer changes nothing", Observers, "answer", _count_observers),),
+    "call nobody by its name": (Mutant("sentences have names", Names, "spell", lambda self, sentence: sentence),),
     "say nothing": (Mutant("every wait has words", Master, "explain", lambda self: ()),),
 }
 

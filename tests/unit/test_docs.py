@@ -22,6 +22,7 @@ from pccl.core.master.roster import MemberStage
 from pccl.core.master.sync import SyncStage
 from pccl.core.master.visits import VisitStage
 from pccl.core.messages.lanes import Between
+from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import ToPeer
 from pccl.core.peer.collectives import AttemptStage
@@ -77,6 +78,7 @@ def tables() -> dict[str, str]:
     made["to-master"] = message_table(ToMaster)
     made["to-peer"] = message_table(ToPeer)
     made["between"] = message_table(Between)
+    made["to-observer"] = message_table(ToObserver)
     made["master-events"] = message_table(MasterEvent)
     made["master-effects"] = message_table(MasterEffect)
     made["peer-events"] = message_table(PeerEvent)

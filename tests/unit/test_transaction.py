@@ -37,7 +37,7 @@ class Members:
     def expire(self, calls):
         self.expired += calls
 
-    def forget(self, transaction):
+    def forget(self, transaction, outcome=None):
         self.over.append(transaction)
 
     def note_retry(self, retry):
@@ -290,6 +290,7 @@ def retried(tag, reason="tag %d was aborted: a is gone", lost=("a",)):
 
 def told(caplog, *batches):
     """What is logged of these; each batch comes before the last one was told."""
+    caplog.set_level("INFO", "pccl")
     later = []
     retries = Retries(later.append)
     for batch in batches:

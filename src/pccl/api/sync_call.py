@@ -21,7 +21,7 @@ from pccl.dataplane.state.manifest import Holding
 from pccl.errors import to_exception
 from pccl.types import SharedStateSyncStrategy
 
-log = logging.getLogger("pccl")
+log = logging.getLogger("pccl.state")
 
 ATTEMPTS_MAX = 4
 """Of one call. Each that fails has cost a master, every holder of a puller, or a link that did not stand in its time;

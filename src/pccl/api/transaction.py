@@ -25,7 +25,7 @@ from pccl.dataplane.tensors.buffers import Buffers, Feedback, Tensor
 from pccl.errors import UsageError, to_exception
 from pccl.types import PeerId, ReduceInfo, count_peers, tag_name
 
-log = logging.getLogger("pccl")
+log = logging.getLogger("pccl.collective")
 
 FRUITLESS_MAX = 16
 """Attempts in a row that were aborted although no peer was lost, before even a patient call gives up: a link that fails
@@ -79,8 +79,8 @@ class Peerage(Protocol):
     def expire(self, calls: Sequence[list[int]]) -> None:
         """Take back the votes of these calls if none of them has started; then they are answered soon."""
 
-    def forget(self, transaction: "Transaction") -> None:
-        """It is over."""
+    def forget(self, transaction: "Transaction", outcome: ReduceInfo | BaseException | None = None) -> None:
+        """It is over, with this outcome if it had begun."""
 
     def note_retry(self, retry: "Retry") -> None:
         """It is about to be tried again; called in any thread."""
@@ -264,7 +264,7 @@ class Transaction:
             self._membership.offers.withdraw(part.tag)
         if self.order.release is not None:
             self.order.release()
-        self._membership.forget(self)
+        self._membership.forget(self, outcome)
         if isinstance(outcome, BaseException):
             self.outcome.set_exception(outcome)
         else:
@@ -311,6 +311,13 @@ class Retries:
         with self._lock:
             first, *others = self._gathered.pop(event)
         also = f", with {len(others)} other{'s' if len(others) > 1 else ''}" if others else ""
-        log.warning(
-            "%s tag %d, attempt %d: %s. Trying again%s", first.call, first.tag, first.attempt, first.reason, also
+        # The loss of a peer was a line of its own, in the log of each peer.
+        log.log(
+            logging.INFO if first.lost else logging.WARNING,
+            "%s tag %d, attempt %d: %s. Trying again%s",
+            first.call,
+            first.tag,
+            first.attempt,
+            first.reason,
+            also,
         )

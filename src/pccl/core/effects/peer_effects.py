@@ -65,6 +65,8 @@ class Committed(Struct, frozen=True):
     attempt: int
     epoch: int
     ring: tuple[PeerId, ...]
+    last: PeerId = PeerId("")
+    """The peer that voted last: the others waited for it."""
 
 
 class InSync(Struct, frozen=True):

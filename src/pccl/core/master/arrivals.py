@@ -41,7 +41,12 @@ class Arrivals(Part):
         first = event.message
         if not isinstance(first, First) or self._outdated(first):
             self._outbox.close(event.connection)
-        elif isinstance(first, Join):
+            return
+        if self._roster.member(first.me.peer) is None:
+            # It may be refused, and then the sentence has its name.
+            self._roster.names.learn(first.me.peer, first.me.label.name)
+            self._roster.names.retire(first.me.peer)
+        if isinstance(first, Join):
             self._join(first, event, now)
         elif not self._away.take_back(first, event.connection, now):
             self._resume(first, event, now)

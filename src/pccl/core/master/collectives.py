@@ -11,12 +11,14 @@ Rules: docs/protocol.md, "Collectives".
 from collections.abc import Iterator
 
 from pccl.core.fields import CollectiveSpec
+from pccl.core.master import rounds
 from pccl.core.master.collective import Collective, CollectiveStage
 from pccl.core.master.link import Link
 from pccl.core.master.links import Links
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.recovery.restored import RestoredAttempt
 from pccl.core.master.roster import Member
+from pccl.core.master.rounds import Round
 from pccl.core.messages.to_master import Initiate
 from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start
 from pccl.core.rules.agreement import disagreement, rootless
@@ -39,6 +41,8 @@ class Collectives(Part):
         self._links = links
         self._collectives: dict[int, dict[int, Collective]] = {}
         self._in_flight: dict[PeerId, int] = {}
+        self.rounds: dict[int, Round] = {}
+        """The last one that each group has committed."""
         self._refused: dict[PeerId, tuple[float, str]] = {}
         """When a collective of a peer was refused for other calls that contradict it, and why."""
 
@@ -137,6 +141,8 @@ class Collectives(Part):
         if not gone.accepted:
             return
         member, now = gone.member, gone.now
+        if not self._roster.ring(member.group):
+            self.rounds.pop(member.group, None)
         self._refused.pop(member.peer, None)
         self._in_flight.pop(member.peer, None)
         for collective in list(self._collectives.get(member.group, {}).values()):
@@ -244,9 +250,11 @@ class Collectives(Part):
         collective.become(CollectiveStage.RUNNING, now)
         segments = segment_bytes(collective.spec, len(collective.ring), max(1, len(lanes)))
         parcels = () if lanes else tuple(collective.parcels[peer] for peer in collective.ring)
-        self._outbox.send(
-            collective.ring, Start(collective.tag, collective.attempt, self._roster.epoch, lanes, segments, parcels)
+        attempt, last = (
+            (collective.tag, collective.attempt, self._roster.epoch),
+            next(reversed(collective.ballot.votes)),
         )
+        self._outbox.send(collective.ring, Start(*attempt, lanes, segments, parcels, last))
 
     def _abort(self, collective: Collective, reason: str, now: float) -> None:
         collective.reason = reason
@@ -268,6 +276,10 @@ class Collectives(Part):
             collective.tag, collective.attempt, committed, clip(collective.reason), tuple(collective.lost)
         )
         self._outbox.send([peer for peer in collective.ring if peer in self._roster.accepted], outcome)
+        if committed:
+            before = self.rounds.get(collective.group)
+            number = 1 if before is None else before.status.number + 1
+            self.rounds[collective.group] = rounds.committed(collective, number, now)
         self._end(collective, now)
 
     def _end(self, collective: Collective, now: float) -> None:
@@ -298,10 +310,16 @@ class Collectives(Part):
 
     def waits(self) -> list[Wait]:
         """The callers of each."""
-        open = [(collective, tuple(collective.ballot.votes)) for collective in self.open()]
         return [
-            Wait(callers, self._explain(collective), collective.since, tag_name(collective.tag))
-            for collective, callers in open
+            Wait(
+                tuple(collective.ballot.votes),
+                self._explain(collective),
+                collective.since,
+                tag_name(collective.tag),
+                tuple(collective.waits_for()),
+                works=collective.stage is CollectiveStage.RUNNING,
+            )
+            for collective in self.open()
         ]
 
     def _explain(self, collective: Collective) -> str:

@@ -208,6 +208,10 @@ class Links(Part):
 
     # ── what stands, what fails ──────────────────────────────────────────────────────────────────────────────────────
 
+    def all(self) -> Iterable[Link]:
+        """Every link that shall stand."""
+        return self._links.values()
+
     def stands(self, group: int) -> bool:
         """Every link that the group needs stands."""
         return not self._missing.get(group)

@@ -20,7 +20,9 @@ from pccl.types import PeerId
 class Lead:
     """Which run this master leads, and under which name."""
 
-    def __init__(self, run: str, follows: bool) -> None:
+    def __init__(self, run: str, follows: bool, release: str = "") -> None:
+        self.release = release
+        """Of the library."""
         self.run = self._first = run
         """Chosen for the first of its masters; the next ones take it over."""
         self.name = run
@@ -48,6 +50,8 @@ class Departure(Struct, frozen=True):
     """It may come back until then, though its place is not kept: no other run begins instead of its own."""
     accepted: bool = False
     """It was on the roster, not a candidate, a visitor or one that came back."""
+    event: str = "lost"
+    """Or `left`, or `kicked`."""
 
     @property
     def peer(self) -> PeerId:
@@ -63,6 +67,12 @@ class Wait(Struct, frozen=True):
     since: float
     call: str = ""
     """In which call they wait."""
+    missing: tuple[PeerId, ...] = ()
+    """For which peers, as far as it is peers."""
+    works: bool = False
+    """Bytes move: no call of a peer is waited for."""
+    until: float | None = None
+    """When it ends at the latest; None if it does not end as long as they answer pings."""
 
 
 class Door(Protocol):

@@ -8,8 +8,11 @@ has another layout, get an answer of their own, and hold no peer up. Knows nothi
 Rules: docs/protocol.md, "Shared state".
 """
 
+from collections.abc import Iterable
+
 from msgspec import Struct, structs
 
+from pccl.core.effects.both import Note
 from pccl.core.master.admission import Admission
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.recovery.restored import Restored
@@ -192,7 +195,7 @@ class Syncs(Part):
         sync.attempt = self._roster.draw_number()
         sync.elected_at, sync.link_until = now, now + 2 * self._limits.link_timeout_s
         if sync.sources:
-            self._outbox.note(sync.explain())
+            self._outbox.note(Note(sync.explain(), "transfer"))
             ends = tuple(pair(puller, holder) for puller, holders in sync.sources.items() for holder in holders)
             self._admission.link_also(sync.attempt, sync.group, ends, now)
 
@@ -239,7 +242,9 @@ class Syncs(Part):
         reason = f"revision {claim.revision} did not reach everybody ({'; '.join(failed)}); call it again"
         if sync.sources:
             end = reason if failed else f"revision {claim.revision} has reached {names(sync.sources)}"
-            self._outbox.note(f"sync_shared_state: {end}, after {now - sync.elected_at:.1f} s")
+            seconds = now - sync.elected_at
+            sentence = f"sync_shared_state: {end}, after {seconds:.1f} s"
+            self._outbox.note(Note(sentence, "transferred", warns=bool(failed), seconds=seconds))
         if failed:
             self._outbox.send(others, RefusedSync(False, clip(reason)))
         else:
@@ -261,8 +266,12 @@ class Syncs(Part):
 
     def waits(self) -> list[Wait]:
         """The callers of each."""
-        syncs = [(sync, sync.ballot) for sync in self._syncs.values()]
-        return [Wait(tuple(ballot.votes), sync.explain(), ballot.since, ballot.question) for sync, ballot in syncs]
+        return [
+            Wait(tuple(ballot.votes), sync.explain(), ballot.since, ballot.question, tuple(self._missing(sync)), works)
+            for works, sync, ballot in [
+                (sync.stage is not SyncStage.VOTING, sync, sync.ballot) for sync in self._syncs.values()
+            ]
+        ]
 
     def voting(self) -> list[Ballot[SyncState]]:
         """The ballots that wait for votes."""
@@ -279,8 +288,7 @@ class Syncs(Part):
 
     def waited_for(self) -> list[PeerId]:
         """Those whose vote, or the end of whose transfer, others wait for."""
-        return [
-            peer
-            for sync in self._syncs.values()
-            for peer in (sync.ballot.missing() if sync.stage is SyncStage.VOTING else sync.unreported)
-        ]
+        return [peer for sync in self._syncs.values() for peer in self._missing(sync)]
+
+    def _missing(self, sync: Sync) -> Iterable[PeerId]:
+        return sync.ballot.missing() if sync.stage is SyncStage.VOTING else sync.unreported

@@ -15,6 +15,7 @@ Rules: docs/protocol.md, "Visitors".
 from collections.abc import Iterable
 from math import inf
 
+from pccl.core.effects.both import Note
 from pccl.core.master.admission import Admission
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.roster import Member
@@ -162,7 +163,8 @@ class Visits(Part):
         distance_s = links.longest_s(pair(visit.peer, holder) for holder in reached) or inf
         lanes = transfer_lanes(self._roster.lanes[visit.group], distance_s)
         start = StartSync(visit.attempt, True, tuple(reached), lanes, claim.revision, claim.layout, claim.content)
-        self._outbox.note(f"the visitor {short(visit.peer)} fetches the shared state from {names(reached)}")
+        sentence = f"the visitor {short(visit.peer)} fetches the shared state from {names(reached)}"
+        self._outbox.note(Note(sentence, "visit", peer=visit.peer))
         self._outbox.send((visit.peer,), start)
         self._outbox.send(reached, Serve(visit.attempt, visit.peer, lanes, claim.layout, claim.content))
 

@@ -171,7 +171,9 @@ class Gathering(Part, Staged[GatheringStage]):
         """The peers that came back, and the candidates."""
         if self.stage is GatheringStage.IDLE:
             return []
-        return [Wait((*self._returned, *self._roster.candidates), self._explain(), self._since)]
+        missing = () if self._census is None else tuple(self._census.missing)
+        waiting = (*self._returned, *self._roster.candidates)
+        return [Wait(waiting, self._explain(), self._since, "", missing, until=self._goes_on_at())]
 
     def _explain(self) -> str:
         census = self._census
