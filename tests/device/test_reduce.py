@@ -1,7 +1,7 @@
 """Collectives on tensors of a device: values, streams, memory, and what is refused before any vote."""
 
 import gc
-import time
+import itertools
 import weakref
 
 import pytest
@@ -60,13 +60,13 @@ def test_codes_are_the_same_wherever_the_tensors_lie(pair, device, codec):
 @pytest.mark.parametrize("count", [1, 1000, 3_000_001])
 def test_either_side_may_lie_anywhere(pair, device, count):
     places = ("cpu", device.first, device.second)
-    for here in places:
-        for there in places:
-            sends = [torch.full((count,), float(rank + 1), device=here) for rank in range(2)]
-            receives = [torch.zeros(count, device=there) for _ in range(2)]
-            succeed([lambda n=n: pair[n].all_reduce(sends[n], receives[n]) for n in range(2)])
-            assert torch.equal(receives[0].cpu(), torch.full((count,), 3.0)), (here, there)
-            assert sends[0].cpu()[0] == 1
+    for here, there in itertools.product(places, places):
+        sends = [torch.full((count,), float(rank + 1), device=here) for rank in range(2)]
+        receives = [torch.zeros(count, device=there) for _ in range(2)]
+        sides = zip(pair, sends, receives, strict=True)
+        succeed([lambda c=c, s=s, r=r: c.all_reduce(s, r) for c, s, r in sides])
+        assert torch.equal(receives[0].cpu(), torch.full((count,), 3.0)), (here, there)
+        assert sends[0].cpu()[0] == 1
 
 
 def test_parameters_scalars_strides_and_nothing(pair, device):

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.dataplane.ring.segments import output_count
-from pccl.dataplane.tensors.buffers import Buffers, Feedback, Tensor, fresh
+from pccl.dataplane.tensors.buffers import Buffers, Extent, Feedback, Tensor, fresh
 from pccl.errors import UsageError
 from pccl.types import Result
 
@@ -66,6 +66,7 @@ class Offers:
         self._complete: dict[int, Buffers] = {}
         """Of the present attempts: the next one may have a result of another length."""
         self._attempts: dict[int, Attempt] = {}
+        self._flaws: dict[int, str] = {}
 
     def offer(self, tag: int, buffers: Buffers) -> None:
         """These buffers are for the collective with this tag."""
@@ -74,6 +75,8 @@ class Offers:
                 raise UsageError(f"tag {tag} is in flight; wait for it, or choose another tag", Result.INVALID_ARGUMENT)
             memory = _answers(buffers)
             other = self._disturbed(*memory)
+            if other is None:
+                other = self._disturbed_behind(buffers)
             if other is not None:
                 raise UsageError(
                     f"tag {tag} would work on memory that the collective with tag {other} is still working on; wait "
@@ -94,6 +97,25 @@ class Offers:
                 return tag
         return None
 
+    def _disturbed_behind(self, buffers: Buffers) -> int | None:
+        """The same for the caller's tensors that buffers are copies of, if there are any."""
+        reads, writes = _extents(buffers)
+        for tag, other in self._buffers.items():
+            if buffers.reads or buffers.writes or other.reads or other.writes:
+                their_reads, their_writes = _extents(other)
+                if _meet(writes, their_reads + their_writes) or _meet(reads, their_writes):
+                    return tag
+        return None
+
+    def spoil(self, tag: int, flaw: str) -> None:
+        """What was offered for this tag is not there: an attempt that starts fails because of this, and so the
+        collective ends for all peers. An empty sentence says that it is there now."""
+        self._flaws[tag] = flaw
+
+    def flaw(self, tag: int) -> str:
+        """Why an attempt with this tag cannot begin; empty if it can."""
+        return self._flaws.get(tag, "")
+
     def lend(self, tag: int, feedback: Feedback) -> None:
         """With what was offered for this tag goes what coding has lost before."""
         with self._lock:
@@ -110,6 +132,8 @@ class Offers:
         offered, spec = self._buffers.get(start.tag), start.spec
         if offered is None:
             raise CannotBegin("no buffers were offered for it")
+        if flaw := self.flaw(start.tag):
+            raise CannotBegin(flaw)
         wanted = output_count(spec.kind, spec.count, start.size, start.rank)
         try:
             recv = fresh(wanted, spec.dtype) if offered.recv is None else offered.recv
@@ -148,11 +172,30 @@ class Offers:
         with self._lock:
             self._buffers.pop(tag, None)
             self._answers.pop(tag, None)
+            self._flaws.pop(tag, None)
 
 
 def _answers(buffers: Buffers) -> tuple[int, int, int, int]:
     """From where to where it reads, and writes."""
     return *_range(buffers.send), *_range(buffers.recv)
+
+
+def _extents(buffers: Buffers) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:
+    """All that it reads, and writes."""
+    recv = () if buffers.recv is None else (buffers.recv.extent,)
+    return (*buffers.reads, buffers.send.extent), (*buffers.writes, *recv)
+
+
+def _meet(ours: tuple[Extent, ...], theirs: tuple[Extent, ...]) -> bool:
+    """One of these shares memory with one of those: in the order of their beginnings, none may begin before the last of
+    the other side has ended."""
+    ends: list[tuple[str, int]] = [("", 0), ("", 0)]
+    for extent, side in sorted([*((each, 0) for each in ours), *((each, 1) for each in theirs)]):
+        space, end = ends[1 - side]
+        if space == extent.space and extent.begin < end and extent.begin < extent.end:
+            return True
+        ends[side] = max(ends[side], (extent.space, extent.end))
+    return False
 
 
 def _range(tensor: Tensor | None) -> tuple[int, int]:
