@@ -82,9 +82,8 @@ def _optimizer_tensors(optimizer: optim.Optimizer, names: dict[int, str]) -> Ite
 def make_state(optimizer: optim.Optimizer) -> None:
     """Make the state that an optimizer makes in its first step, and change nothing else.
 
-    A step without gradients makes none, and one with gradients of zero would still decay weights and count itself. So
-    learning rate and decay are 0 for one step, and what it counted is set back. One parameter after the other: memory
-    for a copy and a gradient of all of them may not be there. Hooks of the user are for steps that are taken."""
+    One parameter after the other: memory for a copy and a gradient of all of them may not be there. Hooks of the user
+    are for steps that are taken."""
     if any(optimizer.state.values()):
         return
     hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
@@ -94,8 +93,7 @@ def make_state(optimizer: optim.Optimizer) -> None:
         for group in groups:
             for parameter in group["params"]:
                 if parameter.requires_grad:
-                    idle: dict[str, Any] = {key: 0 * group[key] for key in ("lr", "weight_decay") if key in group}
-                    optimizer.param_groups = [{**group, **idle, "params": [parameter]}]
+                    optimizer.param_groups = [{**group, "params": [parameter]}]
                     _make_state_of(optimizer, parameter)
     finally:
         optimizer.param_groups = groups
@@ -103,12 +101,47 @@ def make_state(optimizer: optim.Optimizer) -> None:
 
 
 def _make_state_of(optimizer: optim.Optimizer, parameter: torch.Tensor) -> None:
-    gradient, before = parameter.grad, parameter.detach().clone()
-    parameter.grad = torch.zeros_like(before)
+    gradient = parameter.grad
+    parameter.grad = torch.zeros_like(parameter.detach())  # without one there is no step
+    try:
+        _begin_step(optimizer)
+        if not optimizer.state.get(parameter):
+            _idle_step(optimizer, parameter)
+    finally:
+        parameter.grad = gradient
+
+
+class _Begun(Exception):
+    """The state was made, and the step has not begun to use it."""
+
+
+def _begin_step(optimizer: optim.Optimizer) -> None:
+    """Torch's optimizers make their state in a method of its own, before they change anything: no further than that."""
+    make: Any = getattr(optimizer, "_init_group", None)
+    if make is None:
+        return
+
+    def make_and_stop(*arguments: Any, **options: Any) -> None:
+        make(*arguments, **options)
+        raise _Begun
+
+    vars(optimizer)["_init_group"] = make_and_stop
+    try:
+        _plain_step(optimizer)
+    except _Begun:
+        pass
+    finally:
+        del vars(optimizer)["_init_group"]
+
+
+def _idle_step(optimizer: optim.Optimizer, parameter: torch.Tensor) -> None:
+    """A step of an optimizer that makes its state on the way. One with gradients of zero would still decay weights and
+    count itself: so learning rate and decay are 0 for it, and what it counted is set back."""
+    (group,), before = optimizer.param_groups, parameter.detach().clone()
+    group.update({key: 0 * group[key] for key in ("lr", "weight_decay") if key in group})
     try:
         _plain_step(optimizer)
     finally:
-        parameter.grad = gradient
         with torch.no_grad():
             parameter.copy_(before)  # -0.0 + 0.0 is 0.0: a step of nothing may still change bits
     state = optimizer.state[parameter]

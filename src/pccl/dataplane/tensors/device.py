@@ -110,8 +110,8 @@ def on_device(array: Any) -> bool:
 
 
 def read_all(tensors: list[tuple[Remote, Callable[[memoryview], object]]], length: int) -> None:
-    """Call each function with the content of its tensor, in portions of this length, as the streams of this thread leave
-    it."""
+    """Call each function with the content of its tensor, in portions of this length, as the streams of this thread
+    leave it."""
     by_device: dict[Any, list[tuple[Portion, Callable[[memoryview], object]]]] = {}
     for there, take in tensors:
         for portion in portions_of(there.array, there.nbytes, length):
