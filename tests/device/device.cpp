@@ -334,7 +334,7 @@ at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_bloc
         record_on(current_queue(to.device().index()), before);
         wait_on(queue, before);
     }
-    queue.push([=] {
+    queue.push([in, out, source, target, source_kept, target_kept] {
         if (in || out) usleep(static_cast<useconds_t>(set_to[copy_us]));
         target.copy_(source);
     });

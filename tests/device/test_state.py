@@ -2,13 +2,18 @@
 
 import gc
 
+import msgspec
 import pytest
 import torch
 
-from pccl import MasterNode, SharedState, SyncFailed, TensorInfo, UsageError
+from pccl import Communicator, DataType, MasterNode, SharedState, SyncFailed, TensorInfo, UsageError
+from pccl.dataplane.state.manifest import Entry, Holding, take_manifest
+from pccl.dataplane.state.pulling import Pulling
+from pccl.dataplane.tensors.elements import state_tensor
 from pccl.training.state import make_state
 from tests.device.conftest import succeed, together
 from tests.e2e.test_api import address, connect_two
+from tests.state.rig import STALL_S, Content, End, Rig, goal, holding
 
 KIB = 1 << 10
 
@@ -50,7 +55,7 @@ def sync(pair, states, revisions=(1, 0)):
 
 def moves(device):
     def data(module):
-        for each in module.parameters():
+        for each in module.to(device.first).parameters():
             each.data = each.data.to(device.second)
 
     return {
@@ -180,25 +185,38 @@ def test_a_chunk_that_cannot_be_written_is_no_success(pair, ours):
     assert "'module.second.bias' cannot be written" in str(told[1])
 
 
-def test_chunks_of_a_sync_that_was_given_up_are_on_the_device(ours):
-    """Each is written when it comes, not when all have."""
-    from pccl.dataplane.state.manifest import Entry, Holding, take_manifest
-    from pccl.dataplane.tensors.elements import state_tensor
-    from pccl.types import DataType
+def test_chunks_of_a_sync_that_was_given_up_are_on_the_device(device):
+    """Each is written when it comes, not when all have: the sync ends after its first one, as it does by Ctrl-C."""
+    count, part = 3 << 20, 1 << 20
+    there, rig = torch.zeros(count, device=device.first), Rig(1)
+    source = holding([Content("w", torch.ones(count).numpy(), DataType.FLOAT)])
+    _, remote = state_tensor(there, "w")
 
-    there = torch.zeros(3 << 20, device=ours.first)
-    element, tensor = state_tensor(there, "w")
-    entries = [Entry("w", element, tensor.count, False, tensor)]
-    assert element is DataType.FLOAT
-    Holding(entries, take_manifest(entries))
-    tensor.put(4 << 20, memoryview(bytearray(torch.ones(1 << 20).numpy().tobytes())))
-    assert there.cpu().sum() == 1 << 20
-    assert there.cpu()[1 << 20 : 2 << 20].eq(1).all()
+    class First:
+        """The tensor, until it has got one chunk."""
+
+        nbytes, count, dtype = remote.nbytes, remote.count, remote.dtype
+
+        def put(self, begin, content):
+            remote.put(begin, content)
+            pulling.abort()
+
+    entry = Entry("w", DataType.FLOAT, count, False, remote)
+    own = Holding([msgspec.structs.replace(entry, tensor=First())], take_manifest([entry]))
+    end = End()
+    pulling = Pulling(rig.attempt, own, goal(source), rig.near, end, STALL_S)
+    rig.transfers.append(pulling)
+    rig.serve(0, source)
+    pulling.start()
+    try:
+        assert end.wait().cause == "aborted"
+        assert there.cpu()[:part].eq(1).all()
+        assert there.cpu()[part:].eq(0).all()
+    finally:
+        rig.close()
 
 
 def test_prefetch_brings_the_state_to_the_device(device):
-    from pccl import Communicator
-
     source, target = Network(1).to(device.first), Network(2).to(device.second)
     with MasterNode("127.0.0.1:0") as master:
         pair = connect_two(master)
