@@ -22,7 +22,7 @@ from pccl.dataplane.tensors.device import Operands
 from pccl.dataplane.tensors.pool import Pool
 from pccl.dataplane.tensors.staging import Gathered
 from pccl.errors import UsageError
-from pccl.types import TAG_MAX, CollectiveKind, ReduceInfo, ReduceOp, Result, part_tag
+from pccl.types import TAG_MAX, CollectiveKind, PeerId, ReduceInfo, ReduceOp, Result, part_tag
 
 
 class NamedOp(Protocol):
@@ -121,7 +121,7 @@ def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, options: Opti
 
 def spec_of(kind: CollectiveKind, given: Tensor, op: ReduceOp, root: str = "") -> CollectiveSpec:
     """Of a collective of another kind than all-reduce, over the tensor that this peer brings."""
-    return CollectiveSpec(given.count, given.dtype, op, kind=kind, root=root)
+    return CollectiveSpec(given.count, given.dtype, op, kind=kind, root=PeerId(root))
 
 
 def of_other(call: str, tag: int, spec: CollectiveSpec, tensors: Operands, *, retry: bool) -> Order:
