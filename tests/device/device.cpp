@@ -118,7 +118,9 @@ REGISTER_ALLOCATOR(kind, &device_allocator)
 // ── streams and events ──────────────────────────────────────────────────────────────────────────────────────────────
 
 struct Queue {
-    Queue() { std::thread([this] { run(); }).detach(); }
+    Queue() {
+        std::thread([this] { run(); }).detach();
+    }
 
     void push(std::function<void()> job) {
         std::lock_guard held(lock);
@@ -168,7 +170,9 @@ Queue& queue_of(c10::DeviceIndex device, c10::StreamId stream) {
     return *ours[stream];
 }
 
-Queue& current_queue(c10::DeviceIndex device) { return queue_of(device, current_stream[device]); }
+Queue& current_queue(c10::DeviceIndex device) {
+    return queue_of(device, current_stream[device]);
+}
 
 struct Event {
     std::mutex lock;
@@ -382,7 +386,9 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
     return copy_from(from, to, false);
 }
 
-at::Scalar local_scalar(const at::Tensor& tensor) { return tensor.to(c10::kCPU).item(); }
+at::Scalar local_scalar(const at::Tensor& tensor) {
+    return tensor.to(c10::kCPU).item();
+}
 
 at::Tensor& set_from(at::Tensor& tensor, at::Storage storage, int64_t offset, c10::IntArrayRef sizes,
                      c10::IntArrayRef strides) {
@@ -392,7 +398,9 @@ at::Tensor& set_from(at::Tensor& tensor, at::Storage storage, int64_t offset, c1
     return tensor;
 }
 
-void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) { at::native::cpu_fallback(op, stack); }
+void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+    at::native::cpu_fallback(op, stack);
+}
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("empty.memory_format", &empty);
@@ -407,7 +415,9 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
     m.impl("set_.source_Storage_storage_offset", &set_from);
 }
 
-TORCH_LIBRARY_IMPL(_, PrivateUse1, m) { m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>()); }
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+    m.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+}
 
 }  // namespace
 
@@ -438,7 +448,9 @@ void device_settle() {
     counted[waits] = before;
 }
 
-int64_t device_counter(int which) { return counted[which]; }
+int64_t device_counter(int which) {
+    return counted[which];
+}
 
 /// Count from zero; peaks from what there is.
 void device_reset() {
@@ -447,6 +459,8 @@ void device_reset() {
     counted[memory_peak] = counted[memory].load();
 }
 
-void device_switch(int which, int64_t value) { set_to[which] = value; }
+void device_switch(int which, int64_t value) {
+    set_to[which] = value;
+}
 
 }  // extern "C"
