@@ -14,6 +14,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/view_native.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <sys/mman.h>
 #include <torch/library.h>
@@ -138,6 +139,7 @@ struct Queue {
         changed.wait(held, [this, all = pushed] { return done >= all; });
     }
     void run() {
+        const c10::InferenceMode plain;  // a stream knows nothing of autograd
         std::unique_lock held(lock);
         while (true) {
             changed.wait(held, [this] { return !jobs.empty(); });

@@ -10,6 +10,7 @@ import torch
 from pccl import (
     CollectiveAborted,
     DataType,
+    ErrorFeedback,
     PCCLError,
     QuantizationAlgorithm,
     QuantizationOptions,
@@ -21,6 +22,7 @@ from pccl import (
     UsageError,
 )
 from tests.device.conftest import succeed, together
+from tests.e2e.test_api import connect_two
 
 MIB = 1 << 20
 
@@ -55,6 +57,44 @@ def test_codes_are_the_same_wherever_the_tensors_lie(pair, device, codec):
     sums(pair, mixed, quantize=codec)
     assert torch.equal(mixed[0].cpu(), expected[0])
     assert torch.equal(mixed[1], expected[1])
+
+
+def test_error_feedback_is_the_same_wherever_the_tensors_lie(pair, device):
+    values = [torch.randn(70_001, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    results = []
+    for place in ("cpu", device.first):
+        feedback = [ErrorFeedback("int4") for _ in range(2)]
+        for _ in range(3):
+            tensors = [value.to(place, copy=True) for value in values]
+            sides = zip(pair, tensors, feedback, strict=True)
+            succeed([lambda c=c, t=t, f=f: c.all_reduce(t, quantize=f) for c, t, f in sides])
+        results.append(tensors[0].cpu())
+    assert torch.equal(*results)
+
+
+def test_the_reference_data_plane_too(master, device):
+    pair = connect_two(master, data_plane="reference")
+    tensors = [torch.full((1000,), rank + 1.0, device=device.first) for rank in range(2)]
+    sums(pair, tensors)
+    assert tensors[0].cpu().eq(3).all()
+    for each in pair:
+        each.close()
+
+
+def test_inference_tensors_and_launches_from_a_backward_pass(pair, device):
+    with torch.inference_mode():
+        frozen = [torch.ones(10, device=device.first) for _ in range(2)]
+    sums(pair, frozen)
+    assert frozen[0].cpu().eq(2).all()
+    weights = torch.nn.Parameter(torch.ones(1000, device=device.first))
+    launched = []
+    weights.register_post_accumulate_grad_hook(
+        lambda each: launched.append(pair[0].all_reduce(each.grad, async_op=True))
+    )
+    (weights * 3).sum().backward()
+    pair[1].all_reduce(torch.ones(1000))
+    launched[0].wait()
+    assert weights.grad.cpu().eq(4).all()
 
 
 @pytest.mark.parametrize("count", [1, 1000, 3_000_001])
@@ -246,6 +286,15 @@ def test_staging_that_failed_is_tried_again_with_retry(pair, ours):
     assert theirs[0].eq(2).all()
 
 
+def test_a_device_that_always_fails_ends_even_a_patient_call(pair, ours):
+    mine, theirs = torch.ones(100, device=ours.first), torch.ones(100)
+    ours.switch(fail_copies_out=1_000_000)
+    told = together([lambda: pair[0].all_reduce(mine, retry=True), lambda: pair[1].all_reduce(theirs, retry=True)])
+    assert all(isinstance(each, CollectiveAborted) for each in told)
+    assert isinstance(told[0].__cause__, RuntimeError)
+    assert theirs.eq(1).all()
+
+
 def test_a_result_that_cannot_be_delivered_is_one_kind_of_error(pair, ours):
     mine, theirs = torch.ones(100, device=ours.first), torch.ones(100)
     ours.switch(fail_copies_in=1)
@@ -279,13 +328,14 @@ def test_five_hundred_tensors_wait_twice_for_the_device(pair, ours):
 
 def test_pinned_memory_is_bounded(pair, ours):
     before = ours.count("pinned")
-    tensors = [[torch.ones(20 * MIB, device=ours.first) for _ in range(3)] for _ in range(2)]
-    for _ in range(2):
-        works = [c.all_reduce_many(own, async_op=True) for c, own in zip(pair, tensors, strict=True)]
-        for work in works:
-            work.wait()
-    assert tensors[0][2].cpu().eq(4).all()
+    tensors = [[torch.ones(12 * MIB, device=ours.first) for _ in range(3)] for _ in range(2)]
+    works = [c.all_reduce_many(own, async_op=True) for c, own in zip(pair, tensors, strict=True)]
+    for work in works:
+        work.wait()
+    assert tensors[0][2].cpu().eq(2).all()
     assert ours.count("pinned_peak") - before <= 2 * 64 * MIB
+    kept = sum(stretch.nbytes for stretch in pair[0]._staging._free)
+    assert kept <= 2 * 3 * 12 * MIB * 4 + 4 * MIB, "twice the tensors, in whole pages"
 
 
 def test_what_has_ended_keeps_nothing(pair, device):

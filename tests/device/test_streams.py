@@ -5,7 +5,9 @@ import time
 import pytest
 import torch
 
+from pccl import CollectiveTimedOut, MasterNode, PCCLError
 from tests.device.conftest import succeed
+from tests.e2e.test_api import connect_two
 
 COUNT = 200_000
 
@@ -95,3 +97,27 @@ def test_all_streams_see_the_result_after_wait(pair, device):
     succeed([lambda: pair[0].all_reduce(mine), lambda: pair[1].all_reduce(torch.ones(COUNT))])
     with other:
         assert mine.cpu().eq(2).all()
+
+
+def test_time_that_ends_before_the_input_is_ready(pair, device):
+    mine = torch.ones(COUNT, device=device.first)
+    device.settle()
+    device.sleep(150)
+    with pytest.raises(CollectiveTimedOut, match="had not started after 0.02 s"):
+        pair[0].all_reduce(mine, timeout=0.02)
+    succeed([lambda: pair[0].all_reduce(mine), lambda: pair[1].all_reduce(torch.ones(COUNT))])
+    assert mine.cpu().eq(2).all()
+
+
+def test_a_communicator_that_is_closed_before_the_input_is_ready(device):
+    with MasterNode("127.0.0.1:0") as master:
+        pair = connect_two(master)
+        mine = torch.ones(COUNT, device=device.first)
+        device.settle()
+        device.sleep(150)
+        work = pair[0].all_reduce(mine, async_op=True)
+        pair[0].close()
+        with pytest.raises(PCCLError):
+            work.wait()
+        assert mine.cpu().eq(1).all()
+        pair[1].close()
