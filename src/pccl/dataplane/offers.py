@@ -67,6 +67,8 @@ class Offers:
         """Of the present attempts: the next one may have a result of another length."""
         self._attempts: dict[int, Attempt] = {}
         self._flaws: dict[int, str] = {}
+        self._copied: set[int] = set()
+        """Tags whose buffers are copies of other tensors."""
 
     def offer(self, tag: int, buffers: Buffers) -> None:
         """These buffers are for the collective with this tag."""
@@ -84,6 +86,8 @@ class Offers:
                     Result.INVALID_ARGUMENT,
                 )
             self._buffers[tag], self._answers[tag] = buffers, memory
+            if buffers.reads or buffers.writes:
+                self._copied.add(tag)
 
     def _disturbed(self, read: int, read_end: int, write: int, write_end: int) -> int | None:
         """The tag of one that would read what is written here, or write what is read or written here. There may be
@@ -98,13 +102,13 @@ class Offers:
         return None
 
     def _disturbed_behind(self, buffers: Buffers) -> int | None:
-        """The same for the caller's tensors that buffers are copies of, if there are any."""
-        reads, writes = _extents(buffers)
-        for tag, other in self._buffers.items():
-            if buffers.reads or buffers.writes or other.reads or other.writes:
-                their_reads, their_writes = _extents(other)
-                if _meet(writes, their_reads + their_writes) or _meet(reads, their_writes):
-                    return tag
+        """The same for the caller's tensors that buffers are copies of. Where there are none, nothing is compared."""
+        copied = buffers.reads or buffers.writes
+        for tag in self._buffers if copied else self._copied:
+            reads, writes = _extents(buffers)
+            their_reads, their_writes = _extents(self._buffers[tag])
+            if _meet(writes, their_reads + their_writes) or _meet(reads, their_writes):
+                return tag
         return None
 
     def spoil(self, tag: int, flaw: str) -> None:
@@ -173,6 +177,7 @@ class Offers:
             self._buffers.pop(tag, None)
             self._answers.pop(tag, None)
             self._flaws.pop(tag, None)
+            self._copied.discard(tag)
 
 
 def _answers(buffers: Buffers) -> tuple[int, int, int, int]:
