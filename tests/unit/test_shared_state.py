@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pccl import UsageError
+from pccl import DataType, UsageError
 from pccl.api.shared_state import SharedState, TensorInfo, hashed
 from pccl.dataplane.state.digests import memory
 
@@ -34,3 +34,11 @@ def test_an_entry_that_became_another_is_refused_by_name(change):
     weights.data = torch.ones(3) if change == "length" else torch.ones(COUNT, dtype=torch.bfloat16)
     with pytest.raises(UsageError, match="'w' was made of 8388608 x FLOAT, and its tensor holds"):
         hashed(state)
+
+
+def test_a_bare_address_is_what_it_was_made_of():
+    values = np.arange(3, dtype=np.int64)
+    state = SharedState([TensorInfo("w", values.ctypes.data, numel=3, dtype=DataType.INT64)])
+    _, (entry,) = hashed(state)
+    assert (entry.dtype, entry.count, entry.tensor.owner) == (DataType.INT64, 3, None)
+    assert bytes(memory(entry.tensor)) == values.tobytes()

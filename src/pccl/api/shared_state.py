@@ -57,11 +57,12 @@ class TensorInfo:
             )
         self.name = name
         self.numel = numel
-        self.dtype: Element = choice(DataType, dtype, f"TensorInfo {name!r}: dtype")
+        known = choice(DataType, dtype, f"TensorInfo {name!r}: dtype")
+        self.dtype: Element = known
         """The name of one that cannot be reduced, such as `bool`."""
         self.device_type: DeviceType = device_type
         self.allow_content_inequality = allow_content_inequality
-        self._array: Any = Tensor(data_ptr, numel, dtype, None)
+        self._array: Any = Tensor(data_ptr, numel, known, None)
         """What it was made from, or what has taken its place in the model."""
         self._of_module = False
         """It is looked up in a model at every sync."""
@@ -81,14 +82,14 @@ class TensorInfo:
         of_kind(str, name, "TensorInfo: name")
         element, given = state_tensor(array, f"TensorInfo {name!r}")
         info = cls(name, 0, numel=0, dtype=DataType.UINT8, allow_content_inequality=free)
-        info.numel, info.dtype, info._array = _numel(array, given), element, array
+        info.numel, info.dtype, info._array = _numel(array, element, given), element, array
         info.device_type = DeviceType.CUDA if isinstance(given, Remote) else DeviceType.CPU
         return info
 
     def _entry(self) -> Entry:
         """As the data plane sees it, where it lies now: `parameter.data = x` puts a tensor elsewhere."""
         element, given = state_tensor(self._array, f"TensorInfo {self.name!r}")
-        numel = _numel(self._array, given)
+        numel = _numel(self._array, element, given)
         if (numel, element) != (self.numel, self.dtype):
             raise UsageError(
                 f"TensorInfo {self.name!r} was made of {self.numel} x {shown_element(self.dtype)}, and its tensor "
@@ -99,9 +100,11 @@ class TensorInfo:
         return Entry(self.name, element, given.count, self.allow_content_inequality, given)
 
 
-def _numel(array: Any, given: Tensor | Remote) -> int:
-    """Elements, also of what is moved as bytes."""
-    return int(array.numel()) if hasattr(array, "numel") else int(getattr(array, "size", given.count))
+def _numel(array: Any, element: Element, given: Tensor | Remote) -> int:
+    """Elements, also of what is moved as bytes; those are tensors of torch or arrays of numpy."""
+    if isinstance(element, DataType):
+        return given.count
+    return int(array.numel() if hasattr(array, "numel") else array.size)
 
 
 class SharedState:

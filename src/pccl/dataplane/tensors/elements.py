@@ -18,8 +18,8 @@ Element = DataType | str
 def element_of(array: Any) -> Element | None:
     """The type of a tensor's elements; None if only a look at its memory tells."""
     dtype = getattr(array, "dtype", None)
-    if dtype is None:
-        return None
+    if dtype is None or isinstance(dtype, DataType):
+        return dtype
     name = str(getattr(dtype, "name", dtype)).removeprefix("torch.")
     try:
         return DataType.from_element_name(name)
