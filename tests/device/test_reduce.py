@@ -35,9 +35,8 @@ def sums(pair, tensors, **how):
 @pytest.mark.parametrize("op", ["sum", "avg", "prod", "max", "min"])
 def test_cpu_and_device_peers_end_with_the_same_bits(pair, device, op):
     dtypes = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16]
-    for dtype in [*dtypes, torch.float32, torch.float64]:
-        if device.kind == "mps" and dtype is torch.float64:
-            continue
+    wide = [] if device.kind == "mps" else [torch.uint16, torch.uint32, torch.uint64, torch.float64]  # it has none
+    for dtype in [*dtypes, torch.float32, *wide]:
         generator = torch.Generator().manual_seed(7)
         values = [(torch.rand(1003, generator=generator) * 5 + 1).to(dtype) for _ in range(2)]
         expected = [value.clone() for value in values]
@@ -48,7 +47,7 @@ def test_cpu_and_device_peers_end_with_the_same_bits(pair, device, op):
         assert torch.equal(mixed[0].view(torch.uint8), expected[0].view(torch.uint8)), dtype
 
 
-@pytest.mark.parametrize("codec", ["int8", "int4", "e3m0", "minmax8", "zeropoint16"])
+@pytest.mark.parametrize("codec", ["int8", "int4", "e3m0", "minmax8", "minmax16", "zeropoint8", "zeropoint16"])
 def test_codes_are_the_same_wherever_the_tensors_lie(pair, device, codec):
     values = [torch.randn(70_001, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
     expected = [value.clone() for value in values]
