@@ -77,7 +77,7 @@ class Pair:
         return list(self.master.roster.accepted)
 
     def come_back(self, connection: int, **facts: object) -> list[MasterEffect]:
-        # Welcome, Wire, Topology: bert has heard all of it, and said that its link stands.
+        # Welcome, Wire, Topology: bert has received all of it, and reported that its link stands.
         report: dict[str, object] = {"secret": SECRET, "master": "master-1", "received": 3, "run": "master-1", **facts}
         return self.send(connection, resume("bert", **report))
 
@@ -238,7 +238,7 @@ def test_who_lacks_more_than_is_kept_is_lost() -> None:
     assert pair.here == ["anna"]
 
 
-def test_who_never_heard_that_it_was_accepted_joins_anew() -> None:
+def test_a_peer_that_never_received_that_it_was_accepted_joins_anew() -> None:
     pair = Pair()
     pair.break_off(2)
     pair.send(3, Join(Identity("bert", 0, "h", 2, 1, secret=SECRET)))
@@ -280,10 +280,10 @@ def test_a_peer_that_is_away_for_long_is_told_of_with_its_time() -> None:
 
 def test_candidates_that_wait_for_an_earlier_run_read_for_how_long() -> None:
     pair = Pair()
-    pair.say(1, LinkDown(1, "closed"))
-    pair.say(2, LinkDown(2, "closed"))
+    pair.send(1, LinkDown(1, "closed"))
+    pair.send(2, LinkDown(2, "closed"))
     pair.break_off(1)
     pair.break_off(2)
-    pair.say(3, Join(Identity("carl", 0, "h", 3, 1)))
+    pair.send(3, Join(Identity("carl", 0, "h", 3, 1)))
     wait = f"candidates carl wait up to {LIMITS.reunion_s:.0f} s: peers of an earlier run may come back first"
     assert pair.master.explain() == (wait,)
