@@ -53,7 +53,7 @@ def test_a_copy_that_fails_is_voted_for_all_the_same_and_ends_it_for_all():
     members = Members()
     transaction = begun(members, Fails(9))
     until_asked(members, [0])
-    assert members.offers.flaw(0) == "a peer cannot read its tensors: RuntimeError: no memory on the device"
+    assert members.offers.flaw(0) == "its tensors cannot be read: RuntimeError: no memory on the device"
     members.answer(0, aborted())
     with pytest.raises(CollectiveAborted) as raised:
         transaction.outcome.result(HANG_S)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pccl import CallMismatch, CollectiveAborted, CollectiveTimedOut, DataType, PCCLError, ReduceOp, TooFewPeers
-from pccl.api.transaction import FRUITLESS_MAX, Order, Part, Retries, Retry, Transaction
+from pccl.api.retries import Retries, Retry
+from pccl.api.transaction import FRUITLESS_MAX, Order, Part, Transaction
 from pccl.core.effects.peer_effects import Committed, Failure, FailureKind
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.offers import Offers, Traffic

@@ -15,7 +15,8 @@ from typing import Any
 from msgspec import structs
 
 from pccl.api.goodbye import expect, leave_on_sigterm, living
-from pccl.api.transaction import Order, Retries, Retry, Transaction
+from pccl.api.retries import Retries, Retry
+from pccl.api.transaction import Order, Transaction
 from pccl.config import PeerConfig
 from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, InSync
 from pccl.core.effects.peer_events import CallCollective, FetchShared, Request, SyncShared, WaitAccepted

@@ -8,7 +8,6 @@ all peers compute from the outcomes alone is the same everywhere, too. A transac
 committed among the same peers. Until then all results lie in memory of our own, and no tensor has been touched.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,15 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from pccl.api.retries import Retry
 from pccl.core.effects.peer_effects import Answer, Committed, Failure, FailureKind
 from pccl.core.effects.peer_events import CallCollective
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.offers import Offers
 from pccl.dataplane.tensors.buffers import Buffers, Feedback, Tensor
 from pccl.errors import PCCLError, UsageError, to_exception
-from pccl.types import PeerId, ReduceInfo, count_peers, tag_name
-
-log = logging.getLogger("pccl")
+from pccl.types import PeerId, ReduceInfo, count_peers
 
 FRUITLESS_MAX = 16
 """Attempts in a row that were aborted although no peer was lost, before even a patient call gives up: a link that fails
@@ -84,7 +82,7 @@ class Peerage(Protocol):
     def forget(self, transaction: "Transaction") -> None:
         """It is over."""
 
-    def note_retry(self, retry: "Retry") -> None:
+    def note_retry(self, retry: Retry) -> None:
         """It is about to be tried again; called in any thread."""
 
     @property
@@ -176,7 +174,7 @@ class Transaction:
             self._unstaged = self._flaw = None
         except Exception as error:  # whatever a device raises
             self._flaw = error
-        flaw = "" if self._flaw is None else f"a peer cannot read its tensors: {_first_line(self._flaw)}"
+        flaw = "" if self._flaw is None else f"its tensors cannot be read: {_first_line(self._flaw)}"
         for part in self.order.parts:
             self._membership.offers.spoil(part.tag, flaw)
 
@@ -324,48 +322,3 @@ def _in_thread(name: str, work: Callable[[], object]) -> None:
 
 def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".partition("\n")[0]
-
-
-# ── what is told of attempts ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Retry:
-    """A call that is tried again, and why."""
-
-    call: str
-    tag: int
-    attempt: int
-    reason: str
-    lost: tuple[PeerId, ...]
-
-    @property
-    def event(self) -> object:
-        """What happened, the same for all calls that it met."""
-        return self.lost or self.reason.replace(tag_name(self.tag), "")
-
-
-class Retries:
-    """Logs one line for each event, however many calls it met: one death may abort a thousand collectives."""
-
-    def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
-        """`later` calls a function after a moment, in which the others of an event come."""
-        self._later = later
-        self._lock = threading.Lock()
-        self._gathered: dict[object, list[Retry]] = {}
-
-    def add(self, retry: Retry) -> None:
-        """In any thread."""
-        with self._lock:
-            gathered = self._gathered.setdefault(retry.event, [])
-            gathered.append(retry)
-        if len(gathered) == 1:
-            self._later(partial(self._tell, retry.event))
-
-    def _tell(self, event: object) -> None:
-        with self._lock:
-            first, *others = self._gathered.pop(event)
-        also = f", with {len(others)} other{'s' if len(others) > 1 else ''}" if others else ""
-        log.warning(
-            "%s tag %d, attempt %d: %s. Trying again%s", first.call, first.tag, first.attempt, first.reason, also
-        )
