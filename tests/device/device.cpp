@@ -425,7 +425,23 @@ TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
 
 // ── for tests ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
+// Kernels wait here until they are let through: what is queued behind one has surely not run yet.
+SharedEvent gate = std::make_shared<Event>();
+
 extern "C" {
+
+/// A kernel on the current stream that ends when the test releases it.
+void device_hold(int device) {
+    std::lock_guard held(gate->lock);
+    current_queue(static_cast<c10::DeviceIndex>(device)).push([version = ++gate->recorded] { gate->await(version); });
+}
+
+/// Let all that are held go on.
+void device_release() {
+    std::lock_guard held(gate->lock);
+    gate->reached = gate->recorded;
+    gate->changed.notify_all();
+}
 
 /// A kernel on the current stream that takes this long.
 void device_sleep(int device, int ms) {

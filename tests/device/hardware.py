@@ -77,6 +77,13 @@ class TestDevice:
         """A kernel on the current stream that takes this long."""
         self._library.device_sleep((device or self.first).index, ms)
 
+    def hold(self):
+        """A kernel on the current stream that ends when it is released."""
+        self._library.device_hold(self.first.index)
+
+    def release(self):
+        self._library.device_release()
+
     def scale(self, tensor, times, plus=0.0):
         """A kernel on the current stream: x becomes times * x + plus, for float32."""
         self._library.device_scale(tensor.device.index, tensor.data_ptr(), tensor.numel(), times, plus)
@@ -93,6 +100,7 @@ class TestDevice:
 
     def reset(self):
         """Count from zero, and set all switches back."""
+        self.release()
         self.settle()
         for which in range(len(SWITCHES)):
             self._library.device_switch(which, 0)

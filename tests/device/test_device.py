@@ -28,34 +28,45 @@ def test_host_access_ends_the_process(ours):
 
 def test_kernels_run_after_the_call_and_in_order(ours):
     there = torch.zeros(3, device=ours.first)
-    began = time.monotonic()
-    ours.sleep(200)
+    ours.hold()
     ours.scale(there, 0, 5)
-    assert time.monotonic() - began < 0.15
+    ran = torch.Event(ours.first)
+    ran.record(torch.accelerator.current_stream(ours.first))
+    assert not ran.query()
+    ours.release()
     assert there.tolist() == [5, 5, 5]
-    assert time.monotonic() - began >= 0.2
+    assert ran.query()
+
+
+def test_a_kernel_takes_its_time(ours):
+    began = time.monotonic()
+    ours.sleep(100)
+    ours.settle()
+    assert time.monotonic() - began >= 0.1
 
 
 def test_a_copy_that_does_not_wait_comes_later(ours):
     there, here = torch.full((3,), 2.0, device=ours.first), torch.zeros(3, pin_memory=True)
-    ours.sleep(100)
+    ours.hold()
     here.copy_(there, non_blocking=True)
     assert here.tolist() == [0, 0, 0]
     done = torch.Event(ours.first)
     done.record(torch.accelerator.current_stream(ours.first))
+    ours.release()
     done.synchronize()
     assert here.tolist() == [2, 2, 2]
 
 
 def test_other_streams_do_not_wait_unless_they_are_told_to(ours):
     there, other = torch.zeros(3, device=ours.first), torch.Stream(ours.first)
-    ours.sleep(200)
+    ours.hold()
     ours.scale(there, 0, 5)
     ran = torch.Event(ours.first)
     ran.record(torch.accelerator.current_stream(ours.first))
     with other:
         assert there.tolist() == [0, 0, 0]
         other.wait_event(ran)
+        ours.release()
         assert there.tolist() == [5, 5, 5]
 
 
