@@ -19,7 +19,8 @@ from msgspec import structs
 from pccl.api.account import Account
 from pccl.api.flight_signal import write_on_sigusr1
 from pccl.api.goodbye import expect, leave_on_sigterm, living
-from pccl.api.transaction import Order, Retries, Retry, Transaction
+from pccl.api.retries import Retries, Retry
+from pccl.api.transaction import Order, Transaction
 from pccl.config import PeerConfig, machine
 from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, InSync
 from pccl.core.effects.peer_events import CallCollective, FetchShared, Request, SyncShared, WaitAccepted

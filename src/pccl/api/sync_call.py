@@ -77,8 +77,6 @@ class SyncCall:
             raise
         self._sent_bytes += traffic.sent_bytes
         self._received_bytes += traffic.received_bytes
-        if traffic.received_bytes:
-            state.take()
         if membership.pulled or traffic.received_bytes:
             self._holding = None
         held = answer.revision if isinstance(answer, InSync | Failure) else None

@@ -163,7 +163,10 @@ class Express:
         """Reduce as soon as every parcel is there."""
         give_up = self._loop.call_later(self._data_plane.stall_s, self._give_up, effect.attempt)
         waiting = self._waiting[effect.attempt] = _Exchange(effect, give_up)
-        self._try_to_finish(waiting)
+        if flaw := self._data_plane.offers.flaw(effect.tag):
+            self._end(effect.attempt, flaw)
+        else:
+            self._try_to_finish(waiting)
 
     def _give_up(self, attempt: int) -> None:
         """A parcel has not come for long. While bytes come over its lane it is only slow: others are before it."""
