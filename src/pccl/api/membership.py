@@ -43,8 +43,8 @@ ATTEMPT_TIMEOUT_S = 10.0
 """One attempt: a few round trips, with room for lost segments."""
 
 GOODBYE_S = 3.0
-"""Leaving waits this long for running collectives to stop and for the master to hear of it; then the connection is
-closed, which says the same with fewer words."""
+"""Leaving waits this long for running collectives to stop and for the master to receive the goodbye; then the
+connection is closed, which means the same."""
 
 GATHER_S = 0.1
 """Retries of one event are told together: their outcomes come one after the other within this time."""
@@ -117,7 +117,7 @@ class Membership:
             raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {in_words(error)}") from error
         attempt, strange = 1, 0
         while True:
-            # Another identity in each attempt: the master may have heard of the last one and not yet of its end.
+            # Another identity in each attempt: the master may have received the last one and not yet its end.
             self.core = Peer(self._identity(port, visits), self._limits)
             try:
                 await shell.join(self.core, ATTEMPT_TIMEOUT_S)
