@@ -1,7 +1,7 @@
-"""What the run waits for, in words: for the operator and for those who wait.
+"""What the run waits for, in words: for the operator and for the peers that wait.
 
-Reads the parts of the master and changes none of them. A wait is told once it has lasted a while, and again only when
-its words change.
+Reads the parts of the master and changes none of them. A wait is explained once it has lasted a while, and again only
+when its words change. Rules: docs/protocol.md, "Words for waits".
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from pccl.types import PeerId, short
 
 
 class Waits:
-    """The sentences told so far."""
+    """The sentences sent so far."""
 
     def __init__(self, parts: Sequence[Part], outbox: Outbox, explain_after_s: float) -> None:
         self._parts = parts
@@ -45,7 +45,7 @@ class Waits:
         return f"it waits in {', '.join(calls[:NAMES_MAX])}" if calls else ""
 
     def tell(self, now: float) -> None:
-        """Tell the long waits whose words have changed."""
+        """Send the operator and the peers the sentences of long waits, if their words have changed."""
         waits = [wait for wait in self.all() if now - wait.since >= self._explain_after_s]
         sentences = tuple(wait.sentence for wait in waits)
         for sentence in sentences:
