@@ -361,6 +361,6 @@ class Master:
         """Look again in a while if a peer waits; explain waits that have lasted long."""
         if self._watch_at is not None and self._watch_at <= now:
             self._watch_at = None
-            self._waits.tell(now)
+            self._waits.send(now)
         if self._watch_at is None and any(part.waits() or any(part.waited_for()) for part in self._parts):
             self._watch_at = now + min(self.liveness.interval_s, self.limits.explain_after_s)

@@ -22,7 +22,7 @@ class Waits:
         self._outbox = outbox
         self._explain_after_s = explain_after_s
         self._noted: tuple[str, ...] = ()
-        self._told: dict[PeerId, str] = {}
+        self._sent: dict[PeerId, str] = {}
 
     def all(self) -> list[Wait]:
         """Every wait there is."""
@@ -44,7 +44,7 @@ class Waits:
         calls = [wait.call for wait in self.all() if peer in wait.waiting]
         return f"it waits in {', '.join(calls[:NAMES_MAX])}" if calls else ""
 
-    def tell(self, now: float) -> None:
+    def send(self, now: float) -> None:
         """Send the operator and the peers the sentences of long waits, if their words have changed."""
         waits = [wait for wait in self.all() if now - wait.since >= self._explain_after_s]
         sentences = tuple(wait.sentence for wait in waits)
@@ -52,17 +52,17 @@ class Waits:
             if sentence not in self._noted:
                 self._outbox.note(sentence)
         self._noted = sentences
-        self._tell_waiting(waits)
+        self._send_waiting(waits)
 
-    def _tell_waiting(self, waits: list[Wait]) -> None:
-        told: dict[PeerId, str] = {}
+    def _send_waiting(self, waits: list[Wait]) -> None:
+        present: dict[PeerId, str] = {}
         for wait in waits:
             for peer in wait.waiting:
-                told.setdefault(peer, wait.sentence)
+                present.setdefault(peer, wait.sentence)
         changed: dict[str, list[PeerId]] = {}
-        for peer, sentence in told.items():
-            if sentence != self._told.get(peer):
+        for peer, sentence in present.items():
+            if sentence != self._sent.get(peer):
                 changed.setdefault(sentence, []).append(peer)
         for sentence, peers in changed.items():
             self._outbox.send(peers, Waiting(clip(sentence)))
-        self._told = told
+        self._sent = present
