@@ -95,7 +95,7 @@ class Peerage(Protocol):
 
 
 class Transaction:
-    """Once begun it goes on to its end by itself, whether or not anybody waits for `outcome`."""
+    """Once begun it goes on to its end by itself, whether or not a thread waits for `outcome`."""
 
     def __init__(self, order: Order, membership: Peerage) -> None:
         self.order = order
@@ -116,7 +116,7 @@ class Transaction:
         """Why that failed, if it did."""
         self.output: Tensor | None = None
         """Where the result of a call with one part is, once that is committed."""
-        self._hearing = threading.Lock()
+        self._answering = threading.Lock()
         """Answers come in the control thread, and at its end also in the one that submits."""
 
     def begin(self) -> None:
@@ -152,7 +152,7 @@ class Transaction:
 
     def _withdraw(self) -> None:
         """Not if a part is committed or has started: the other peers count on the rest, which will start like it."""
-        with self._hearing:
+        with self._answering:
             calls = self._calls if len(self._unanswered) == len(self.order.parts) else []
         if calls:
             self._membership.expire(calls)
@@ -184,12 +184,12 @@ class Transaction:
         # Complete before the first is submitted: its answer may be here at once.
         self._unanswered, self._calls = list(parts), []
         submit = self._membership.submit
-        self._calls = [submit(CallCollective(part.tag, part.spec), partial(self._heard, part)) for part in parts]
+        self._calls = [submit(CallCollective(part.tag, part.spec), partial(self._answered, part)) for part in parts]
         if self._timeout_s is not None:
             self._withdraw()  # Its time ended while the last attempt did.
 
-    def _heard(self, part: Part, answer: Answer) -> None:
-        with self._hearing:
+    def _answered(self, part: Part, answer: Answer) -> None:
+        with self._answering:
             part.answer = answer
             self._unanswered.remove(part)
             last = not self._unanswered
@@ -270,7 +270,7 @@ class Transaction:
         failures = [part.answer for part in failed if isinstance(part.answer, Failure)]
         final = [failure for failure in failures if failure.kind is not FailureKind.ABORTED]
         if final:
-            self._end(to_exception(self._told(final[0])))
+            self._end(to_exception(self._reworded(final[0])))
             return
         lost = any(failure.lost for failure in failures)
         self._fruitless = 0 if lost else self._fruitless + 1
@@ -279,9 +279,9 @@ class Transaction:
         if self.order.retry and self._fruitless < FRUITLESS_MAX and in_time:
             self._retry(failed, failures[0].reason, failures[0].lost)
         else:
-            self._end(to_exception(self._told(failures[0])))
+            self._end(to_exception(self._reworded(failures[0])))
 
-    def _told(self, failure: Failure) -> Failure:
+    def _reworded(self, failure: Failure) -> Failure:
         """The same in terms of the call that the user made."""
         reason = f"{self.order.call} tag {self.order.tag}: {failure.reason}"
         if failure.kind is FailureKind.TIMED_OUT:

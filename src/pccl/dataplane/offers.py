@@ -62,7 +62,8 @@ class Offers:
         self._lock = threading.Lock()
         """Held while a new offer is compared with the others, and when one goes."""
         self._buffers: dict[int, Buffers] = {}
-        self._answers: dict[int, tuple[int, int, int, int]] = {}
+        self._memory: dict[int, tuple[int, int, int, int]] = {}
+        """Of each offer, from where to where it is read, and written."""
         self._complete: dict[int, Buffers] = {}
         """Of the present attempts: the next one may have a result of another length."""
         self._attempts: dict[int, Attempt] = {}
@@ -75,7 +76,7 @@ class Offers:
         with self._lock:
             if tag in self._buffers:
                 raise UsageError(f"tag {tag} is in flight; wait for it, or choose another tag", Result.INVALID_ARGUMENT)
-            memory = _answers(buffers)
+            memory = _memory(buffers)
             other = self._disturbed(*memory)
             if other is None:
                 other = self._disturbed_behind(buffers)
@@ -85,14 +86,14 @@ class Offers:
                     "for that one first",
                     Result.INVALID_ARGUMENT,
                 )
-            self._buffers[tag], self._answers[tag] = buffers, memory
+            self._buffers[tag], self._memory[tag] = buffers, memory
             if buffers.reads or buffers.writes:
                 self._copied.add(tag)
 
     def _disturbed(self, read: int, read_end: int, write: int, write_end: int) -> int | None:
         """The tag of one that would read what is written here, or write what is read or written here. There may be
         thousands, so the comparison is spelled out."""
-        for tag, (their_read, their_read_end, their_write, their_write_end) in self._answers.items():
+        for tag, (their_read, their_read_end, their_write, their_write_end) in self._memory.items():
             if write < their_write_end and their_write < write_end:
                 return tag
             if (write < their_read_end and their_read < write_end) or (
@@ -175,13 +176,13 @@ class Offers:
         """The call is over; its tag and its memory are free."""
         with self._lock:
             self._buffers.pop(tag, None)
-            self._answers.pop(tag, None)
+            self._memory.pop(tag, None)
             self._flaws.pop(tag, None)
             self._copied.discard(tag)
 
 
-def _answers(buffers: Buffers) -> tuple[int, int, int, int]:
-    """From where to where it reads, and writes."""
+def _memory(buffers: Buffers) -> tuple[int, int, int, int]:
+    """From where to where a call reads, and writes."""
     return *_range(buffers.send), *_range(buffers.recv)
 
 
@@ -204,5 +205,5 @@ def _meet(ours: tuple[Extent, ...], theirs: tuple[Extent, ...]) -> bool:
 
 
 def _range(tensor: Tensor | None) -> tuple[int, int]:
-    """What is empty, or not there yet, overlaps with nothing."""
+    """From where to where a tensor lies. One that is empty, or not there yet, overlaps with nothing."""
     return (tensor.address, tensor.address + tensor.nbytes) if tensor is not None and tensor.nbytes else (0, 0)
