@@ -188,7 +188,7 @@ def test_every_message_has_a_direction() -> None:
 
 
 @pytest.mark.parametrize(("decode", "kind"), EVERY)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_message_survives_the_trip(decode: Decode, kind: type, data: st.DataObject) -> None:
     message = data.draw(values(struct_of(kind)))
@@ -246,7 +246,6 @@ anything = st.recursive(
 
 
 @pytest.mark.parametrize("decode", DIRECTIONS, ids=lambda decode: decode.__name__)
-@settings(deadline=None)
 @given(data=st.data())
 def test_sound_messagepack_with_the_wrong_things_in_it(decode: Decode, data: st.DataObject) -> None:
     message = plain(data.draw(all_messages(decode)))
@@ -257,7 +256,6 @@ def test_sound_messagepack_with_the_wrong_things_in_it(decode: Decode, data: st.
 
 
 @pytest.mark.parametrize("decode", DIRECTIONS, ids=lambda decode: decode.__name__)
-@settings(deadline=None)
 @given(data=st.data())
 def test_damaged_messages(decode: Decode, data: st.DataObject) -> None:
     body = bytearray(encode(data.draw(all_messages(decode))))

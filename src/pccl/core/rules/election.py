@@ -4,8 +4,7 @@ The rules, in the order in which they are applied (protocol.md, Shared state 2):
 
 0. Either all have ENFORCE_POPULAR, or each only sends or only receives. A mixture is refused: a peer that enforces what
    is popular does not expect to be overruled by a sender, nor a receiver to be asked.
-1. States of peers that only receive, or hold a mixture of two states, cannot be elected. If a peer only sends, the
-   states of such peers alone can.
+1. States of peers that only receive, or hold a mixture of two states, cannot be elected.
 2. If one of the peers that are left holds the last revision that the group agreed on, or the next one, then whatever
    is higher comes from another history and cannot be elected. If none does, all can: what was agreed on is lost, or all
    have gone on.
@@ -61,13 +60,8 @@ def elect(claims: Mapping[PeerId, SyncState], agreed: int | None) -> Elected:
 
 
 def _eligible(claims: Mapping[PeerId, SyncState]) -> dict[PeerId, SyncState]:
-    senders = {peer: claim for peer, claim in claims.items() if _only_sends(claim)}
-    willing = {
-        peer: claim
-        for peer, claim in claims.items()
-        if claim.strategy is not SharedStateSyncStrategy.RECEIVE_ONLY and not claim.torn
-    }
-    return senders or willing
+    receive_only = SharedStateSyncStrategy.RECEIVE_ONLY
+    return {peer: claim for peer, claim in claims.items() if claim.strategy is not receive_only and not claim.torn}
 
 
 def _mixed(claims: Mapping[PeerId, SyncState]) -> str:
