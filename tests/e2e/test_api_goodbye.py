@@ -43,6 +43,12 @@ libc.pthread_mutex_lock(mutex)
 ENDS = 20
 
 
+@pytest.fixture(autouse=True)
+def news(caplog):
+    """A goodbye is news, not a warning."""
+    caplog.set_level("INFO", "pccl")
+
+
 @pytest.fixture
 def master():
     with MasterNode("127.0.0.1:0") as running:
