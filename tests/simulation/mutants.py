@@ -179,7 +179,7 @@ def _vote_at_once(self: Any, call: int, request: Any) -> None:
 
 
 def _believe_the_last(self: Any, other: Any, resume: Any, connection: int, now: float) -> bool:
-    stands = _REPORTS_AGAIN(self, other, resume, connection, now)
+    stands = _RECONNECT(self, other, resume, connection, now)
     if stands:
         other.session.received = resume.sent
     return bool(stands)
@@ -247,7 +247,7 @@ def _have_nothing(self: Any, member: Any) -> Resumed:
     return Resumed(self._limits.tags_max, self._lead.name, 0)
 
 
-_REPORTS_AGAIN, _TAKE_BACK, _LOG, _FOLLOW = Gathering.reports_again, Away.take_back, Session.log, Session.follow
+_RECONNECT, _TAKE_BACK, _LOG, _FOLLOW = Gathering.reconnect, Away.take_back, Session.log, Session.follow
 _DISPATCH_SYNC, _SETTLE_SYNC, _PASS_ON = Sync.dispatch, restoring._settle_sync, Masters.pass_on
 _RESTORE_SYNCS = Syncs.restore
 _ABANDON = Calls.abandon
@@ -316,7 +316,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("enforce what is popular at all or at none", election, "_mixed", lambda claims: ""),
     ),
     "elect who only receives": (
-        Mutant("a mixture is offered to nobody", election, "_candidates", lambda claims: dict(claims)),
+        Mutant("a mixture is offered to nobody", election, "_eligible", lambda claims: dict(claims)),
     ),
     "let anybody serve visitors": (
         Mutant("holders are those who were in step", Visits, "_holders", lambda self, group: self._roster.ring(group)),
@@ -371,7 +371,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("nothing is forgotten then", Session, "log", _keep_one_while_away, aimed="silent"),
     ),
     "believe the last report's number": (
-        Mutant("the report that is used counts", Gathering, "reports_again", _believe_the_last, aimed="correct"),
+        Mutant("the report that is used counts", Gathering, "reconnect", _believe_the_last, aimed="correct"),
     ),
     "forget where a peer came from": (
         Mutant("a peer may not know that it is back", Away, "take_back", _forget_where_from, aimed="again"),

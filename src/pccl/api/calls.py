@@ -4,7 +4,7 @@ Owns their checks. Must not know communicators, or how an order is carried out.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from pccl.compat.descriptors import ReduceOpDescriptor, codec_of
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.tensors.buffers import Buffers, Tensor
 from pccl.dataplane.tensors.device import Operands
+from pccl.dataplane.tensors.pool import Pool
 from pccl.dataplane.tensors.staging import Gathered
 from pccl.errors import UsageError
 from pccl.types import TAG_MAX, CollectiveKind, PeerId, ReduceInfo, ReduceOp, Result, part_tag
@@ -67,19 +68,20 @@ class Options(Struct, frozen=True):
         lend = None if self.feedback is None else partial(self.feedback.lend, tag, spec.count, spec.dtype)
         return Part(tag, replace(spec, codec=str(self.codec)), buffers, lend)
 
-    def order(self, call: str, tag: int, parts: list[Part], deliver: Callable[[], object] | None) -> Order:
+    def order(self, call: str, tag: int, parts: list[Part], copies: Operands | Gathered) -> Order:
         """Of such collectives. What was lost is kept once all are committed, together with their results."""
-        feedback = self.feedback
+        feedback, deliver = self.feedback, copies.deliver
+        order = Order(call, tag, parts, self.retry, copies.stage, deliver, release=copies.release)
         if feedback is None:
-            return Order(call, tag, parts, self.retry, deliver)
+            return order
 
         def keep() -> None:
-            if deliver is not None:
-                deliver()
             for part in parts:
                 feedback.keep(part.tag)
+            if deliver is not None:
+                deliver()
 
-        return Order(call, tag, parts, self.retry, keep, deliver_at_once=deliver is None)
+        return dataclasses.replace(order, deliver=keep, deliver_at_once=deliver is None)
 
 
 def options_of(
@@ -100,7 +102,7 @@ def options_of(
 
 def of_tensor(call: str, tag: int, op: ReduceOp, tensors: Operands, options: Options) -> Order:
     """One tensor, one collective."""
-    return options.order(call, tag, [_part(call, tag, op, tensors.buffers, options)], tensors.deliver)
+    return options.order(call, tag, [_part(call, tag, op, tensors.buffers, options)], tensors)
 
 
 def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, options: Options) -> Order:
@@ -114,8 +116,7 @@ def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, options: Opti
     except UsageError:
         gathered.release()
         raise
-    order = options.order(call, tag, parts, gathered.deliver)
-    return dataclasses.replace(order, deliver_at_once=gathered.quick, release=gathered.release)
+    return dataclasses.replace(options.order(call, tag, parts, gathered), deliver_at_once=gathered.quick)
 
 
 def spec_of(kind: CollectiveKind, given: Tensor, op: ReduceOp, root: str = "") -> CollectiveSpec:
@@ -126,17 +127,18 @@ def spec_of(kind: CollectiveKind, given: Tensor, op: ReduceOp, root: str = "") -
 def of_other(call: str, tag: int, spec: CollectiveSpec, tensors: Operands, *, retry: bool) -> Order:
     """A collective of another kind than an all-reduce."""
     _check_tag(call, tag)
-    return Order(call, tag, [Part(tag, spec, tensors.buffers)], retry, tensors.deliver)
+    part = Part(tag, spec, tensors.buffers)
+    return Order(call, tag, [part], retry, tensors.stage, tensors.deliver, release=tensors.release)
 
 
-def of_descriptor(call: str, described: ReduceOpDescriptor) -> Order:
+def of_descriptor(call: str, described: ReduceOpDescriptor, pool: Pool) -> Order:
     """What a script written for PCCL describes; tried until it is done."""
     remedy = "make it by ReduceOpDescriptor.from_torch or from_numpy, or pass tensors to all_reduce_many"
-    buffers = of_kind(ReduceOpDescriptor, described, f"{call}: each descriptor", remedy).buffers()
+    given = of_kind(ReduceOpDescriptor, described, f"{call}: each descriptor", remedy).operands(pool)
     descriptor = described.descriptor
-    codec = codec_of(descriptor.quantization_options, buffers.send.dtype, call)
-    part = _part(call, descriptor.tag, operation(descriptor.op, call), buffers, Options(codec=codec))
-    return Order(call, descriptor.tag, [part], retry=True)
+    codec = codec_of(descriptor.quantization_options, given.buffers.send.dtype, call)
+    op = operation(descriptor.op, call)
+    return of_tensor(call, descriptor.tag, op, given, Options(retry=True, codec=codec))
 
 
 def total(infos: Sequence[ReduceInfo], group_size: int) -> ReduceInfo:

@@ -146,7 +146,6 @@ class Communicator(Collectives, PcclCalls):
         if membership.pulled:
             # Chunks of the group's between our own: until a sync has brought the rest no peer may be given this.
             shared_state.interrupted(True)
-            shared_state.take()
         _value(answer)
         return SharedStateSyncInfo(traffic.sent_bytes, traffic.received_bytes)
 

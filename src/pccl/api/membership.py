@@ -19,7 +19,8 @@ from msgspec import structs
 from pccl.api.account import Account
 from pccl.api.flight_signal import write_on_sigusr1
 from pccl.api.goodbye import expect, leave_on_sigterm, living
-from pccl.api.transaction import Order, Retries, Retry, Transaction
+from pccl.api.retries import Retries, Retry
+from pccl.api.transaction import Order, Transaction
 from pccl.config import PeerConfig, machine
 from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, InSync
 from pccl.core.effects.peer_events import CallCollective, FetchShared, Request, SyncShared, WaitAccepted
@@ -52,8 +53,8 @@ SLOW_S = 2.0
 """A master that is there answers in a round trip: a person who waits reads by then that this one does not."""
 
 GOODBYE_S = 3.0
-"""Leaving waits this long for running collectives to stop and for the master to hear of it; then the connection is
-closed, which says the same with fewer words."""
+"""Leaving waits this long for running collectives to stop and for the master to receive the goodbye; then the
+connection is closed, which means the same."""
 
 GATHER_S = 0.1
 """Retries of one event are told together: their outcomes come one after the other within this time."""
@@ -132,7 +133,7 @@ class Membership:
             raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {in_words(error)}") from error
         attempt, strange = 1, 0
         while True:
-            # Another identity in each attempt: the master may have heard of the last one and not yet of its end.
+            # Another identity in each attempt: the master may have received the last one and not yet its end.
             self.core = Peer(self._identity(port, visits), self._limits)
             shell.flights = self.account.begin(self.core)
             sentence = f"the master at {master} has not answered for {SLOW_S:g} s (attempt {attempt} of {n_attempts})"

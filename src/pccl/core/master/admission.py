@@ -6,7 +6,7 @@ every link of the new rings stands at both ends, and a peer that dies or cannot 
 the next try. Accepted peers have done nothing wrong by being unable to reach one another: a ring is built around such
 a pair where the group is large enough, and only a pair that cannot be separated costs the younger its place.
 
-Rules: docs/protocol.md, "Membership, as the master sees it".
+Rules: docs/protocol.md, "Admission".
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,8 +44,8 @@ class Admission(Part):
         self._rings: dict[int, tuple[PeerId, ...]] = {}
         """The rings of the trial, for the groups that have candidates in it."""
         self._no_way: dict[Pair, tuple[object, ...]] = {}
-        """For pairs that no ring goes around: of whom, and without which pairs. The search takes long, and who failed
-        is looked at after every event."""
+        """For pairs that no ring goes around: of which peers the ring would be, and without which pairs. The search
+        takes long, and links that failed are looked at after every event."""
         self.links = links
 
     # ── rings ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,7 +88,7 @@ class Admission(Part):
             self._roster.rings[group] = arrange(ring, self.links.avoided) or ring
 
     def push(self) -> None:
-        """Tell every accepted peer of the new epoch, and what has changed."""
+        """Send every accepted peer the new epoch, and what has changed."""
         largest = max(map(len, self._roster.rings.values()), default=0)
         news = self._outbox.take_news()
         for group, ring in self._roster.rings.items():
@@ -168,7 +168,7 @@ class Admission(Part):
         self.begin_at += missed_s + LATE_S
 
     def next_deadline(self) -> float | None:
-        """When a run can begin with those who wait."""
+        """When a run can begin with the candidates that wait."""
         waits = self._roster.candidates and not self._roster.accepted and self.trial is None
         return self.begin_at if waits and 0.0 < self.begin_at < inf else None
 
@@ -217,7 +217,7 @@ class Admission(Part):
     def _both_there(self, link: Link, now: float) -> bool:
         """Both ends have answered since the link failed, not long ago, and were there while it was tried. A silent end
         may be the one that cannot be reached: its silence is judged first, and no other is blamed in its place. But a
-        candidate that is slow all the time is not excused all the time: everybody waits for it."""
+        candidate that is slow all the time is not excused all the time: all others wait for it."""
         patient = now - link.wanted_at <= self._limits.silence_s
         ends = [end for peer in link.ends if (end := self._roster.member(peer)) is not None]
         answered = all(end.pulse.answered_at >= link.failed_at for end in ends)
@@ -282,7 +282,7 @@ class Admission(Part):
         return ""
 
     def waited_for(self) -> Iterable[PeerId]:
-        """Those who have not voted: candidates wait for them even before the first vote is cast."""
+        """The peers that have not voted: candidates wait for them even before the first vote is cast."""
         if self.trial is None and (self.ballot.votes or self._roster.candidates):
             return [peer for peer in self._roster.accepted if peer not in self.ballot.votes]
         return ()

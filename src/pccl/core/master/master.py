@@ -155,7 +155,7 @@ class Master:
         """A connection ended without a goodbye."""
         if member.peer in self.roster.accepted:
             self.away.begin(member, cause, now)
-        elif not self.gathering.keeps(member, cause):
+        elif not self.gathering.disconnect(member, cause):
             self.outbox.close(member.connection)
             self.remove(Departure(member, f"its connection closed ({cause})", now))
 
@@ -303,14 +303,14 @@ class Master:
 
     def go_on_with(self, restored: Restored, now: float) -> None:
         """Lead this run. Peers rely on the order: they are taken back before they receive anything else of us, and the
-        topology comes before what runs in it."""
+        topology comes before what runs in it. `Wire` follows from `_progress`, as after any event."""
         self.lead.run, self.lead.name = restored.run, restored.name
         self.roster.restore(restored)
         self.links.restore(restored, now)
         for peer in restored.returned:
             self.outbox.send((peer,), self.away.resumed(self.roster.accepted[peer]))
-        everybody = (*self.roster.accepted, *self.roster.candidates, *self.roster.visitors)
-        newcomers = [peer for peer in everybody if peer not in restored.returned]
+        here = (*self.roster.accepted, *self.roster.candidates, *self.roster.visitors)
+        newcomers = [peer for peer in here if peer not in restored.returned]
         self.outbox.send(newcomers, self.lead.welcome(self.limits.tags_max))
         without = f" without {names(restored.lost)}" if restored.lost else ""
         sentence = (
@@ -376,9 +376,9 @@ class Master:
                 self.expel(member, kick, now)
 
     def _watch(self, now: float) -> None:
-        """Look again in a while if anybody waits; say for what if they have waited long."""
+        """Look again in a while if a peer waits; explain waits that have lasted long."""
         if self._watch_at is not None and self._watch_at <= now:
             self._watch_at = None
-            self._waits.tell(now)
+            self._waits.send(now)
         if self._watch_at is None and any(part.waits() or any(part.waited_for()) for part in self._parts):
             self._watch_at = now + min(self.liveness.interval_s, self.limits.explain_after_s)

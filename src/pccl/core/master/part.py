@@ -36,7 +36,7 @@ class Lead:
         self.name = self.run = f"{self._first}_{epoch}"
 
     def welcome(self, tags_max: int) -> Welcome:
-        """What a candidate or a visitor is told of it."""
+        """What a candidate or a visitor receives of it."""
         return Welcome(self.run, tags_max, self.name)
 
 
@@ -55,7 +55,7 @@ class Departure(Struct, frozen=True):
 
     @property
     def peer(self) -> PeerId:
-        """Who is gone."""
+        """The peer that is gone."""
         return self.member.peer
 
 
@@ -128,9 +128,9 @@ class Part:
         return None
 
     def waits(self) -> list[Wait]:
-        """Who waits, for what, and since when."""
+        """Which peers wait, for what, and since when."""
         return []
 
     def waited_for(self) -> Iterable[PeerId]:
-        """Those whose next message others wait for: they are pinged, and judged by their silence."""
+        """The peers whose next message others wait for: they are pinged, and judged by their silence."""
         return ()

@@ -2,7 +2,7 @@
 
 Owns the ballot. Does not know what the peers do with the answer.
 
-Rules: docs/protocol.md, "Questions and contradictions".
+Rules: docs/protocol.md, "Contradictions".
 """
 
 from collections.abc import Iterable

@@ -1,9 +1,9 @@
-"""Who is here: candidates, accepted peers, their groups and rings, and the epoch that numbers all of it; and visitors,
-who belong to none of these.
+"""Which peers are here: candidates, accepted peers, their groups and rings, and the epoch that numbers all of it; and
+visitors, which belong to none of these.
 
 Owns membership and nothing else: it does not know how peers come to be accepted or why they go.
 
-Rules: docs/protocol.md, "Membership, as the master sees it".
+Rules: docs/protocol.md, "Membership".
 """
 
 from collections.abc import Iterable
@@ -77,7 +77,7 @@ class Roster:
         self.accepted: dict[PeerId, Member] = {}
         self.candidates: dict[PeerId, Member] = {}
         self.returning: dict[PeerId, Member] = {}
-        """Those who were accepted by an earlier master, until it is known who of them is here."""
+        """Peers that were accepted by an earlier master, until it is known which of them are here."""
         self.visitors: dict[PeerId, Member] = {}
         """They come for the shared state of a group: no peer waits for one, admits one or is judged by one."""
         self.rings: dict[int, tuple[PeerId, ...]] = {}
@@ -206,7 +206,7 @@ class Roster:
         self.epoch += 1
 
     def topology(self, group: int, largest_group: int, parcel_bytes: int, news: tuple[str, bool]) -> Topology:
-        """What the members of a group are told about this epoch."""
+        """What the members of a group receive about this epoch."""
         return Topology(
             epoch=self.epoch,
             ring=self.ring(group),

@@ -1,9 +1,9 @@
-"""Shared states of all groups, as the master sees them: votes, the election, who pulls from whom, and the outcome.
+"""Shared states of all groups, as the master sees them: votes, the election, transfers between peers, and the outcome.
 
 A sync begins when every member of a group has voted, and is decided by one election. A peer that lacks what was elected
 pulls it from a few holders at once; a holder that dies costs nothing while another lives. All members get the same
-answer when the last transfer is over: in step, or call it again. Only those whom the election left out, or whose state
-has another layout, get an answer of their own, and hold no peer up. Knows nothing of digests or bytes.
+answer when the last transfer is over: in step, or call it again. Only peers that the election left out, or whose
+state has another layout, get an answer of their own, and hold no peer up. Knows nothing of digests or bytes.
 
 Rules: docs/protocol.md, "Shared state".
 """
@@ -32,7 +32,7 @@ HOLDERS_MAX = 4
 
 PULLERS_MAX = 64
 """Pullers for each holder in one sync: with a few lanes each as many connections and threads as a process bears. The
-others are served in the next call, when those who have it by then are holders."""
+others are served in the next call, when the peers that have it by then are holders."""
 
 
 class SyncStage(Stage):
@@ -64,7 +64,7 @@ class Sync(Staged[SyncStage]):
         self.failures: dict[PeerId, str] = {}
         """Pullers that do not hold what was elected, and why."""
         self.refused: dict[PeerId, str] = {}
-        """Whom the election left out, and why; sent with the other answers, so that no peer votes again meanwhile."""
+        """Peers that the election left out, and why; sent with the other answers: none shall vote again meanwhile."""
 
     @property
     def claim(self) -> SyncState:
@@ -89,7 +89,7 @@ class Sync(Staged[SyncStage]):
 
 
 class Agreed(Struct, frozen=True):
-    """What the last sync of a group put everybody in step with."""
+    """What the last sync of a group put all its peers in step with."""
 
     claim: SyncState
     holders: tuple[PeerId, ...]
@@ -137,7 +137,7 @@ class Syncs(Part):
         del sync.unreported[member.peer]
         if cause and member.peer in sync.sources:
             sync.failures[member.peer] = cause
-        # A holder that could not serve everybody still has what was elected: its pullers say what became of them.
+        # A holder that could not serve all its pullers still has what was elected: the pullers report themselves.
 
     def lose(self, gone: Departure) -> None:
         """An accepted peer is gone, with its vote, and with what it had to give or to get."""
@@ -200,7 +200,7 @@ class Syncs(Part):
             self._admission.link_also(sync.attempt, sync.group, ends, now)
 
     def _choose(self, puller: PeerId, holders: tuple[PeerId, ...], turn: int) -> tuple[PeerId, ...]:
-        """A few holders for a puller, linked ones first; where there are many, not the same few for everybody."""
+        """A few holders for a puller, linked ones first; where there are many, not the same few for all pullers."""
         turned = holders[turn % len(holders) :] + holders[: turn % len(holders)]
         links = self._admission.links
         return tuple(sorted(turned, key=lambda holder: not links.reaches_all(puller, (holder,))))[:HOLDERS_MAX]
@@ -230,7 +230,7 @@ class Syncs(Part):
         sync.enter(SyncStage.RUNNING)
 
     def _conclude(self, sync: Sync, now: float) -> None:
-        """Everybody's transfer is over."""
+        """The transfers of all peers are over."""
         claim, votes = sync.claim, sync.ballot.votes
         odd = {peer: reason for peer, reason in sync.refused.items() if peer in votes}
         # A puller that could look at the elected entries reports in what its own differ; the others hold them.

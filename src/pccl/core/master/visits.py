@@ -90,11 +90,11 @@ class Visits(Part):
         """Visitors that have asked for nothing, or were refused since."""
 
     def arrive(self, member: Member, now: float) -> None:
-        """A visitor is here, and is expected to say what it came for."""
+        """A visitor is here, and is expected to send `Fetch`."""
         self._idle_until[member.peer] = now + self._limits.link_timeout_s
 
     def fetch(self, member: Member, now: float) -> None:
-        """A visitor says what it came for."""
+        """A visitor sends `Fetch`."""
         if member.peer not in self._roster.visitors:
             raise Violation("sent Fetch, but is no visitor")
         before = self._visits.get(member.peer)
@@ -133,7 +133,7 @@ class Visits(Part):
         holders = self._holders(visit.group)
         visit.enter(VisitStage.LINKING)
         visit.attempt = self._roster.draw_number()
-        turn = visit.attempt % max(1, len(holders))  # Not the same few for everybody.
+        turn = visit.attempt % max(1, len(holders))  # Not the same few for all visitors.
         visit.holders = (holders[turn:] + holders[:turn])[:HOLDERS_MAX]
         visit.until = now + 2 * self._limits.link_timeout_s
         if visit.holders:

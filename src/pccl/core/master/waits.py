@@ -1,7 +1,8 @@
-"""What the run waits for, in words: for the operator and for those who wait.
+"""What the run waits for, in words: for the operator and for the peers that wait.
 
-Reads the parts of the master and changes none of them. A wait is told once it has lasted a while, again when its words
-change, and again when it has lasted much longer, with its age and what limits it; and so is its end.
+Reads the parts of the master and changes none of them. A wait is explained once it has lasted a while, again when its
+words change, and again when it has lasted much longer, with its age and what limits it; and so is its end. Rules:
+docs/protocol.md, "Words for waits".
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ def _times(age_s: float) -> int:
 
 
 class Waits:
-    """The sentences told so far."""
+    """The sentences sent so far."""
 
     def __init__(self, parts: Sequence[Part], outbox: Outbox, limits: MasterLimits) -> None:
         self._parts = parts
@@ -36,7 +37,7 @@ class Waits:
         """Sentences that the operator has read, and how often again."""
         self._calls: dict[tuple[str, float], None] = {}
         """The calls of waits that were told, and since when they last."""
-        self._told: dict[PeerId, tuple[str, int]] = {}
+        self._sent: dict[PeerId, tuple[str, int]] = {}
         """The same for each peer that waits."""
 
     def all(self) -> list[Wait]:
@@ -59,8 +60,9 @@ class Waits:
         calls = [wait.call for wait in self.all() if peer in wait.waiting]
         return f"it waits in {', '.join(calls[:NAMES_MAX])}" if calls else ""
 
-    def tell(self, now: float) -> None:
-        """Tell the long waits whose words have changed, or that have become much longer; and which are over."""
+    def send(self, now: float) -> None:
+        """Send the operator and the peers the sentences of long waits whose words have changed, or that have become
+        much longer; and which are over."""
         waits = [wait for wait in self.all() if now - wait.since >= self._limits.explain_after_s]
         noted = {wait.sentence: _times(now - wait.since) for wait in waits}
         for wait in waits:
@@ -71,10 +73,10 @@ class Waits:
         for call, _ in [each for each in self._calls if each not in calls]:
             self.outbox.note(Note(f"{call}: the wait is over", "wait over"))
         self._noted, self._calls = noted, calls
-        self._tell_waiting(waits, now)
+        self._send_waiting(waits, now)
 
     def _aged(self, wait: Wait, now: float) -> str:
-        """Its sentence; if it is told again, with its age and its bound."""
+        """Its sentence; if it is sent again, with its age and its bound."""
         if not _times(now - wait.since):
             return wait.sentence
         bound = f"no limit while they answer, {self._limits.silence_s:g} s if not"
@@ -82,16 +84,16 @@ class Waits:
             bound = f"for {wait.until - now:.0f} s more at most"
         return f"{wait.sentence}; for {now - wait.since:.0f} s now ({bound})"
 
-    def _tell_waiting(self, waits: list[Wait], now: float) -> None:
-        told: dict[PeerId, Wait] = {}
+    def _send_waiting(self, waits: list[Wait], now: float) -> None:
+        present: dict[PeerId, Wait] = {}
         for wait in waits:
             for peer in wait.waiting:
-                told.setdefault(peer, wait)
-        state = {peer: (wait.sentence, _times(now - wait.since)) for peer, wait in told.items()}
+                present.setdefault(peer, wait)
+        state = {peer: (wait.sentence, _times(now - wait.since)) for peer, wait in present.items()}
         changed: dict[str, list[PeerId]] = {}
-        for peer, wait in told.items():
-            if state[peer] != self._told.get(peer):
+        for peer, wait in present.items():
+            if state[peer] != self._sent.get(peer):
                 changed.setdefault(self._aged(wait, now), []).append(peer)
         for sentence, peers in changed.items():
             self.outbox.send(peers, Waiting(clip(sentence)))
-        self._told = state
+        self._sent = state

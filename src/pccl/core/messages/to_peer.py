@@ -117,7 +117,7 @@ class Outcome(Struct, frozen=True, tag=True):
 
 
 class Synced(Struct, frozen=True, tag=True):
-    """Answer to `SyncState`: everybody holds what was elected."""
+    """Answer to `SyncState`: all peers of the group hold what was elected."""
 
     attempt: Number
     revision: Number

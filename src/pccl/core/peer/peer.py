@@ -1,12 +1,12 @@
 """A peer's decisions: `handle(event, now)` takes what happened and returns what to do about it.
 
-Owns the peer's membership (protocol.md, Membership, as the peer sees it); the rest is delegated to parts, each of which
-owns one subject: open calls (`calls`), collectives, the shared state (`sync`, `visits`), links, silence (`liveness`).
-Every call is answered exactly once, whatever happens: with its answer, or with a `Failure` that names the next step.
+Owns the peer's membership (protocol.md, Membership); the rest is delegated to parts, each of which owns one subject:
+open calls (`calls`), collectives, the shared state (`sync`, `visits`), links, silence (`liveness`). Every call is
+answered exactly once, whatever happens: with its answer, or with a `Failure` that names the next step.
 
-A lost master is not the end (protocol.md, When the master is lost): `masters` decides when to dial it, and the one that
-answers receives what `report` has kept. Lanes, collectives and calls go on meanwhile; all that there is to report is
-in that, or is sent after it.
+A lost master is not the end (recovery.md, Broken connection): `masters` decides when to dial, and the master that
+answers receives what `report` has kept. Lanes, collectives and calls go on meanwhile: what happens to them is in that
+report, or is sent as messages after it.
 """
 
 from pccl.core.effects.both import Tick
@@ -186,7 +186,9 @@ class Peer(Staged[PeerStage]):
 
     def _miss_master(self, cause: str, now: float) -> None:
         """No connection, or none any more. A candidate joins again, a visitor does not."""
-        if self._loss is not None or self.identity.visits:
+        if self._loss is not None:
+            return
+        if self.identity.visits:
             return self._lose(FailureKind.MASTER_LOST, f"the master was lost ({cause}); connect without prefetching")
         if self.accepted and self.stage is not PeerStage.AWAY:
             self._become(PeerStage.AWAY)

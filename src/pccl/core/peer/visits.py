@@ -33,8 +33,8 @@ class Wish(Struct):
 class Visits:
     """Our visit, or the visitors that we serve."""
 
-    def __init__(self, lanes: Links, outbox: Outbox) -> None:
-        self._links = lanes
+    def __init__(self, links: Links, outbox: Outbox) -> None:
+        self._links = links
         self._outbox = outbox
         self._wish: Wish | None = None
         self._served: dict[int, PeerId] = {}

@@ -35,7 +35,7 @@ class Absent(Struct, eq=False):
 
 
 class Away(Part):
-    """Who is on the roster without a connection."""
+    """Members on the roster without a connection."""
 
     def __init__(self, common: Common, links: Links, collectives: Collectives) -> None:
         super().__init__(common)
@@ -82,7 +82,7 @@ class Away(Part):
         before, member.dial = member.connection, dial
         self._roster.rebind(member, connection)
         member.pulse.begin_again(now)
-        self._collectives.forgive(member.peer)
+        self._collectives.forget_refusal(member.peer)
         member.repeats_report = True
         if ended:
             self._outbox.close(before)
