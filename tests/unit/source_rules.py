@@ -50,6 +50,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "integrations": ("types", "errors", "training", ""),
     "views": ("types", "errors", "config", "environment", "release", "core.status", ""),
     "cli": (*_BELOW_NET, "net", "api", "views", ""),
+    "__main__": ("cli",),
 }
 """What each part may import inside the package: `types ← core ← wire ← security ← net ← api ← training, views,
 integrations, cli`, `dataplane` beside `wire`. A name with a dot grants that module only; the empty name is the package
