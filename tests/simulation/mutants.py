@@ -10,7 +10,7 @@ from unittest.mock import PropertyMock, patch
 
 from msgspec import Struct
 
-from pccl.core.effects.peer_effects import Failure, FailureKind, SendMaster
+from pccl.core.effects.peer_effects import Committed, Failure, FailureKind, SendMaster
 from pccl.core.fields import TransferReport
 from pccl.core.master.admission import Admission
 from pccl.core.master.arrivals import Arrivals
@@ -29,6 +29,7 @@ from pccl.core.master.roster import Roster
 from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
 from pccl.core.messages.to_peer import RefusedSync, Resumed
+from pccl.core.peer import collectives as peer_collectives
 from pccl.core.peer.calls import Calls
 from pccl.core.peer.links import LinkEnd
 from pccl.core.peer.links import Links as PeerLinks
@@ -255,6 +256,15 @@ _ADVANCE, _START, _REPORT, _LEND = Admission.advance, Collectives._advance, Coll
 _SUSPEND = Admission.suspend
 _FAIL = Links._fail
 
+
+def _with_pending_of_its_own(number: int, epoch: int, ring: tuple[str, ...], pending: bool) -> Committed:
+    _told.append(None)
+    return Committed(number, epoch, ring, len(_told) % 2 == 0)
+
+
+_told: list[None] = []
+
+
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "commit without all votes": (Mutant("a majority is enough", Ballot, "complete", property(_majority)),),
     "keep the vote of the dead": (Mutant("a ballot forgets who is gone", Ballot, "forget", lambda self, voter: None),),
@@ -396,6 +406,9 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("who has no link left is dead", Away, "_deadline", lambda self, away: away.since + 1e6),
     ),
     "look for a master for ever": (Mutant("calls end when none comes", Masters, "over", lambda self, now: False),),
+    "each its own candidates": (
+        Mutant("all are told alike whether a peer waits", peer_collectives, "Committed", _with_pending_of_its_own),
+    ),
     "say nothing": (Mutant("every wait has words", Master, "explain", lambda self: ()),),
 }
 

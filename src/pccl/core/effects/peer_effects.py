@@ -65,6 +65,8 @@ class Committed(Struct, frozen=True):
     attempt: int
     epoch: int
     ring: tuple[PeerId, ...]
+    pending: bool = False
+    """Candidates waited to be admitted when it started: the same for all who took part."""
 
 
 class InSync(Struct, frozen=True):

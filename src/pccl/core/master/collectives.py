@@ -244,9 +244,9 @@ class Collectives(Part):
         collective.become(CollectiveStage.RUNNING, now)
         segments = segment_bytes(collective.spec, len(collective.ring), max(1, len(lanes)))
         parcels = () if lanes else tuple(collective.parcels[peer] for peer in collective.ring)
-        self._outbox.send(
-            collective.ring, Start(collective.tag, collective.attempt, self._roster.epoch, lanes, segments, parcels)
-        )
+        where = collective.tag, collective.attempt, self._roster.epoch
+        start = Start(*where, lanes, segments, parcels, pending=bool(self._roster.candidates))
+        self._outbox.send(collective.ring, start)
 
     def _abort(self, collective: Collective, reason: str, now: float) -> None:
         collective.reason = reason

@@ -73,6 +73,9 @@ class Start(Struct, frozen=True, tag=True):
     segment_bytes: SegmentBytes
     parcels: Annotated[tuple[Number, ...], Meta(max_length=64)] = ()
     """By rank, the number of each peer's parcel. Far more than the peers of a group that exchanges directly."""
+    pending: bool = False
+    """Candidates wait to be admitted. Here and not in `Outcome`: what is committed was started at all its participants
+    by one master, while two masters may tell an outcome, one before the candidates were there and one after."""
 
 
 class Abort(Struct, frozen=True, tag=True):

@@ -88,6 +88,8 @@ class Attempt(Staged[AttemptStage]):
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
         self.lanes: tuple[int, ...] = ()
+        self.pending = False
+        """Candidates waited when it was started."""
         self.cause = ""
         """Why our part ended without a result; empty as long as it has not."""
 
@@ -210,6 +212,7 @@ class Collectives:
                 if attempt.spec.kind is CollectiveKind.BROADCAST and attempt.spec.root not in ring:
                     raise Violation(f"tag {attempt.tag} was started without its root in the ring")
                 attempt.number, attempt.epoch, attempt.ring, attempt.lanes = message.attempt, epoch, ring, message.lanes
+                attempt.pending = message.pending
                 if attempt.parcel:
                     self._unused = self._unused + 1 if message.lanes else 0
                 if message.lanes:
@@ -276,7 +279,7 @@ class Collectives:
         if not unheard and (attempt.stage is not AttemptStage.REPORTED or attempt.number != outcome.attempt):
             raise Violation(f"an outcome for tag {attempt.tag} attempt {outcome.attempt}, which has not been reported")
         if outcome.committed:
-            self._end(attempt, Committed(attempt.number, attempt.epoch, attempt.ring))
+            self._end(attempt, Committed(attempt.number, attempt.epoch, attempt.ring, attempt.pending))
             return
         reason = (
             f"collective {tag_name(attempt.tag)} was aborted: {outcome.reason}. Its input is as it was and the group "
