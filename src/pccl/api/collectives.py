@@ -146,7 +146,7 @@ class Collectives(Connected):
         membership, arrays, reduce_op = self._connected(call), list(tensors), operation(op, call)
         if not arrays:
             raise UsageError(f"{call}: there is no tensor to reduce", Result.INVALID_ARGUMENT)
-        if len(arrays) == 1:
+        if len(arrays) == 1 and gather is None:
             order = of_tensor(call, tag, reduce_op, operands(arrays[0], arrays[0], call), options)
         else:
             order = of_many(call, tag, reduce_op, Gathered(arrays, f"{call}: tensors", self._staging), options)
