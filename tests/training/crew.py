@@ -1,6 +1,7 @@
 """Peers of a run as threads of this process, each with a model of its own."""
 
 import threading
+import time
 
 from pccl import MasterNode
 from tests.patience import HANG_S
@@ -30,13 +31,20 @@ class Crew:
         threads = [threading.Thread(target=begin, args=(number,), daemon=True) for number in range(count)]
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join(HANG_S)
-            assert not thread.is_alive(), "a peer hangs"
-        for each in told:
-            if isinstance(each, BaseException):
-                raise each
+        deadline = time.monotonic() + HANG_S
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < deadline:
+            _raise_first(told)
+            threads[-1].join(0.05)
+            threads[0].join(0.05)
+        _raise_first(told)
+        assert not any(thread.is_alive() for thread in threads), "a peer hangs"
         return told
 
     def close(self):
         self.master.interrupt()
+
+
+def _raise_first(told):
+    for each in told:
+        if isinstance(each, BaseException):
+            raise each

@@ -6,7 +6,9 @@ from their committed rows alone. Must not know how deltas are added up or how pe
 """
 
 import logging
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -110,7 +112,8 @@ class Run:
 
     def __enter__(self) -> Self:
         self._state = self._contents.shared_state(self._round)
-        self._group.join(self._state)
+        with self._naming_settings():
+            self._group.join(self._state)
         try:
             self._guarded(lambda: self._meet(admit=False))
             self._contents.attach(self.step_done)
@@ -374,10 +377,8 @@ class Run:
     def _sync(self) -> None:
         """Hold what the group holds."""
         assert self._state is not None, "it was joined"
-        try:
+        with self._naming_settings():
             info = self.communicator.sync_shared_state(self._state)
-        except CallMismatch as error:
-            raise UsageError(f"{error}. Settings here: {self._contents.settings_here()}") from error
         if info.rx_bytes or self._state.revision != self._round:
             if self._inner:
                 self._meter.dropped += 1
@@ -390,11 +391,23 @@ class Run:
         if not self._inner:
             self._launched_at = [(self._clock, self._tokens or 0)] * len(self._launched_at)
 
+    @contextmanager
+    def _naming_settings(self) -> Iterator[None]:
+        """Entries that differ are named by the call itself, as the others have them; here with the own ones."""
+        try:
+            yield
+        except CallMismatch as error:
+            raise UsageError(
+                f"{error}. The settings of all peers must be equal, and here they are: {self._contents.settings_here()}"
+            ) from error
+
     def _catch_up(self) -> None:
         """Bring the scheduler to the step of the run."""
         self._guards.warm_up()
-        for _ in range(self.step - getattr(self._scheduler, "last_epoch", self.step)):
-            self._scheduler.step()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Torch has not seen the steps that others made.
+            for _ in range(self.step - getattr(self._scheduler, "last_epoch", self.step)):
+                self._scheduler.step()
 
 
 _NONE = torch.zeros(0, dtype=torch.float64)
