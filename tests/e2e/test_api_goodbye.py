@@ -150,20 +150,18 @@ def test_sigterm_ends_it_with_a_goodbye_while_its_main_thread_is_in_a_call_of_c(
 
 @pytest.mark.parametrize("handler", ["its own", "its own, which calls ours"])
 def test_a_handler_that_was_set_after_connect_is_what_sigterm_runs(second, first, caplog, handler):
-    """Although the signal wakes our thread first."""
+    """Although the signal wakes our thread first: the handler finds the membership as it was."""
     script = PEER + READY + "ours = signal.getsignal(signal.SIGTERM)\n"
-    script += (
-        "def own(number, frame):\n    print('handled', flush=True)\n    "
-        + {
-            "its own": "os._exit(7)\n",
-            "its own, which calls ours": "ours(number, frame)\n",
-        }[handler]
-    )
+    script += "def own(number, frame):\n    print('handled', flush=True)\n    c.all_reduce(array.array('f', [1.0]))\n    "
+    script += {"its own": "os._exit(7)\n", "its own, which calls ours": "ours(number, frame)\n"}[handler]
     script += "signal.signal(signal.SIGTERM, own)\nprint('set', flush=True)\n"
     process = second(script + WAIT)
     assert process.line() == "set"
     process.signal(signal.SIGTERM)
     assert process.line() == "handled"
+    values = array.array("f", [2.0])
+    first.all_reduce(values)
+    assert list(values) == [3.0]
     assert process.process.wait(PATIENCE_S) == (7 if handler == "its own" else -signal.SIGTERM)
     wait_until(lambda: len(first.ring) == 1)
     assert ("it said goodbye" in caplog.text) == (handler != "its own")
@@ -171,7 +169,8 @@ def test_a_handler_that_was_set_after_connect_is_what_sigterm_runs(second, first
 
 def test_a_program_that_uses_the_wakeup_descriptor_keeps_it(second, first, caplog):
     script = "r, w = os.pipe()\nos.set_blocking(w, False)\nsignal.set_wakeup_fd(w)\n"
-    process = second(PEER + script + READY + "assert signal.set_wakeup_fd(w) == w\n" + WAIT)
+    process = second(PEER + script + READY + "print(signal.set_wakeup_fd(w) == w, flush=True)\n" + WAIT)
+    assert process.line() == "True"
     process.signal(signal.SIGTERM)
     assert process.process.wait(PATIENCE_S) == -signal.SIGTERM
     wait_until(lambda: "it said goodbye" in caplog.text)

@@ -275,3 +275,14 @@ def test_a_peer_that_is_away_for_long_is_told_of_with_its_time() -> None:
     pair.now += 0.5
     (line,) = notes(pair.come_back(3))
     assert line == "bert is back after 1.5 s (reset), and lacked 0 messages"
+
+
+def test_candidates_that_wait_for_an_earlier_run_read_for_how_long() -> None:
+    pair = Pair()
+    pair.say(1, LinkDown(1, "closed"))
+    pair.say(2, LinkDown(2, "closed"))
+    pair.break_off(1)
+    pair.break_off(2)
+    pair.say(3, Join(Identity("carl", 0, "h", 3, 1)))
+    wait = f"candidates carl wait up to {LIMITS.reunion_s:.0f} s: peers of an earlier run may come back first"
+    assert pair.master.explain() == (wait,)
