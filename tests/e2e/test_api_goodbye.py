@@ -152,7 +152,9 @@ def test_sigterm_ends_it_with_a_goodbye_while_its_main_thread_is_in_a_call_of_c(
 def test_a_handler_that_was_set_after_connect_is_what_sigterm_runs(second, first, caplog, handler):
     """Although the signal wakes our thread first: the handler finds the membership as it was."""
     script = PEER + READY + "ours = signal.getsignal(signal.SIGTERM)\n"
-    script += "def own(number, frame):\n    print('handled', flush=True)\n    c.all_reduce(array.array('f', [1.0]))\n    "
+    script += (
+        "def own(number, frame):\n    print('handled', flush=True)\n    c.all_reduce(array.array('f', [1.0]))\n    "
+    )
     script += {"its own": "os._exit(7)\n", "its own, which calls ours": "ours(number, frame)\n"}[handler]
     script += "signal.signal(signal.SIGTERM, own)\nprint('set', flush=True)\n"
     process = second(script + WAIT)

@@ -81,6 +81,7 @@ class Meter:
         slowest = min(rows, key=lambda peer: rows[peer].waited_s)
         losses = [row.loss for row in rows.values() if row.steps]
         self._last |= {
+            "merged_round": number,
             "peers": len(rows),
             "seconds": seconds,
             "waited_s": waited_s,
