@@ -58,7 +58,7 @@ class Contents:
 
     # ── what is shared ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def shared_state(self, revision: int) -> SharedState:
+    def shared_state(self, revision: int, leases: torch.Tensor) -> SharedState:
         """All that a newcomer must get. Settings are names of entries: a peer with others has other entries."""
         infos = [TensorInfo.from_torch(torch.zeros(1), f"setting {name}={value}") for name, value in self._agreed()]
         for fragment in self.fragments:
@@ -66,6 +66,7 @@ class Contents:
                 infos.append(TensorInfo.from_torch(fragment.theta[place], f"outer.{name}"))
                 infos.append(TensorInfo.from_torch(fragment.momentum[place], f"momentum.{name}"))
         infos += [TensorInfo.from_torch(each, f"frozen.{name}") for name, each in self._frozen]
+        infos.append(TensorInfo.from_torch(leases, "leases"))
         free: Named = [(f"buffer.{name}", each) for name, each in self._buffers]
         if self._settings.join == "holder":
             free += self._optimizer_tensors()

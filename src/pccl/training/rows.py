@@ -44,6 +44,8 @@ class Row(NamedTuple):
     """How long the last reduction took here."""
     wants: int = 0
     """Samples that it would lease for the next round."""
+    ends: int = 0
+    """Samples after which it stops, counted over all peers; 0 for no end."""
     taken: int = 0
     """Samples of its lease that it has used."""
 

@@ -17,6 +17,7 @@ from torch import nn, optim
 
 from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, SharedState, UsageError
 from pccl.training.contents import Contents
+from pccl.training.data import Batches, Data
 from pccl.training.group import Flight, Group, Landed
 from pccl.training.guards import Guards
 from pccl.training.meter import Meter
@@ -51,6 +52,7 @@ class Run:
         self._group = Group(place, self._feedback or codec)
         self._guards = Guards(settings, self._optimizers)
         self._meter = Meter()
+        self.data = Data()
         self._scheduler = scheduler
         self._state: SharedState | None = None
         self._flights: list[Flight] = []
@@ -108,10 +110,18 @@ class Run:
         """The loss of a step, for the round's line and metrics."""
         self._meter.loss = float(loss)
 
+    def batches(self, dataset: Any, batch_size: int, *, epochs: int | None = None, **options: Any) -> Batches:
+        """Batches of a dataset, in which each sample counts once in an epoch, however peers come and go: each peer
+        leases what it needs for a round, and what no committed round has used is given out again. All peers pass the
+        same dataset, `epochs` (None: without end), `seed` and `shuffle`; other options are those of a DataLoader.
+        Samples are counted as tokens. Call it before you enter the run; a peer that calls it later has no lease for
+        its first round, and contributes nothing to that."""
+        return Batches(self, dataset, batch_size, epochs, **options)
+
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Self:
-        self._state = self._contents.shared_state(self._round)
+        self._state = self._contents.shared_state(self._round, self.data.words)
         with self._naming_settings():
             self._group.join(self._state)
         try:
@@ -257,6 +267,9 @@ class Run:
             computed_s=self._meter.computed_s,
             waited_s=self._meter.waited_s,
             reduced_s=self._meter.reduced_s,
+            wants=self.data.batch_size * self._quota,
+            ends=self.data.ends,
+            taken=self.data.taken,
         )
 
     def _land_due(self) -> None:
@@ -285,6 +298,7 @@ class Run:
         self._flights.remove(flight)
         self._guards.landed(flight.fragment, table, self._group.me, weights)
         if flight.last:
+            self.data.landed(flight.round, table)
             self._contents.mean_buffers(table, weights)
             self._meter.landed(flight.round, landed, self._group.me)
         if not own.finite:
@@ -330,9 +344,11 @@ class Run:
             self._state.revision = self._round
         if meet:
             self._meet(admit=True)
-        self._begin_round()
+        else:
+            self._begin_round()
 
     def _begin_round(self) -> None:
+        self.data.begin(self._round + 1, 0 if self.settings.overlap is None else 1, self._group.me)
         if self.settings.pace == "speed":
             self._quota = max(1, int(self.settings.sync_every * self._meter.relative_speed()))
 
@@ -351,6 +367,9 @@ class Run:
             except MembershipLost as lost:
                 self._drop_flights()
                 assert self._state is not None, "it was joined"
+                if self.data.batch_size and self._inner:
+                    self._drop_steps()  # Their samples were leased to a peer that is gone: they are given out again.
+                    self._contents.take_over()
                 self._group.come_back(lost, self._state)
                 action = lambda: self._meet(admit=False)  # noqa: E731
 
@@ -363,6 +382,7 @@ class Run:
         self._sync()
         here = self._group.roll_call(len(self._contents.fragments), self._row(0, 0.0).pack(_NONE))
         self._alone, self._wanted_since = here.alone, 0 if here.pending else None
+        self.data.called(self._round, here.table)
         count = len(here.table.peers)
         self._meter.peers = count
         if count < self.settings.min_peers:
@@ -373,23 +393,32 @@ class Run:
                 self._launch(number, number == len(self._contents.fragments) - 1)
             self._land_all()
             self._end_round(False)
+        else:
+            self._begin_round()
 
     def _sync(self) -> None:
         """Hold what the group holds."""
         assert self._state is not None, "it was joined"
+        self.data.settle(self._round)
+        self.data.pack()
         with self._naming_settings():
             info = self.communicator.sync_shared_state(self._state)
         if info.rx_bytes or self._state.revision != self._round:
             if self._inner:
-                self._meter.dropped += 1
-                log.warning("%d steps made here are in no round: the others went on without them", self._inner)
-            self._round, self._inner = self._state.revision, 0
+                self._drop_steps()
+            self._round = self._state.revision
             self._contents.take_over()
+            self.data.unpack()
             if self._feedback is not None:
                 self._feedback.reset()
             self._catch_up()
         if not self._inner:
             self._launched_at = [(self._clock, self._tokens or 0)] * len(self._launched_at)
+
+    def _drop_steps(self) -> None:
+        log.warning("%d steps made here are in no round: this peer was put out, and others went on", self._inner)
+        self._meter.dropped += 1
+        self._inner = 0
 
     @contextmanager
     def _naming_settings(self) -> Iterator[None]:
