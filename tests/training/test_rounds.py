@@ -142,6 +142,29 @@ def test_an_outer_state_that_drifted_is_replaced_by_that_of_the_others(crew, cap
     assert "is not that of the others" in caplog.text
 
 
+def test_a_newcomer_never_overrules_a_run_that_began_alone(crew):
+    """The run's first sync was at round 0, which is where a newcomer is."""
+    first, second = make(crew, 0), make(crew, 1)
+    alone, joined = threading.Event(), threading.Event()
+
+    def act(number):
+        run, model, optimizer = (first, second)[number]
+        if number:
+            alone.wait(HANG_S)
+        with run:
+            if number:
+                joined.set()
+                return run.round
+            while not joined.is_set():
+                oracle.inner_step(model, optimizer, 0, run.step)
+                if run.round == 5:
+                    alone.set()
+        return run.round
+
+    rounds = crew.together(2, act)
+    assert 5 <= rounds[1] <= rounds[0]
+
+
 def test_a_late_peer_gets_state_optimizer_and_learning_rate_and_takes_part(crew):
     made = [make(crew, number, min_peers=1) for number in range(3)]
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(each[2], 0.99) for each in made]

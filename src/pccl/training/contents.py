@@ -3,8 +3,10 @@
 Owns the names, which must be the same on all peers, and the division into fragments. Must not know rounds or peers.
 """
 
+import copy
 import re
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 import xxhash
@@ -115,6 +117,43 @@ class Contents:
             found.update(fragment.digest())
         return found.hexdigest()
 
+    # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy, as plain tensors."""
+        return {
+            "outer": {name: each.clone() for name, each in self.outer().items()},
+            "momentum": {name: each.clone() for name, each in self._momentum().items()},
+            "frozen": {name: each.clone() for name, each in self._frozen},
+            "buffers": {name: each.detach().clone() for name, each in self._buffers},
+            "optimizers": [copy.deepcopy(each.state_dict()) for each in self._optimizers],
+        }
+
+    def _momentum(self) -> dict[str, torch.Tensor]:
+        return {
+            name: fragment.momentum[place]
+            for fragment in self.fragments
+            for name, place in zip(fragment.names, fragment.places, strict=True)
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises `UsageError` if it is of another model, before anything is changed."""
+        goals = {
+            "outer": self.outer(),
+            "momentum": self._momentum(),
+            "frozen": dict(self._frozen),
+            "buffers": dict(self._buffers),
+        }
+        for kind, mine in goals.items():
+            _fits(kind, mine, state.get(kind))
+        for kind, mine in goals.items():
+            for name, tensor in mine.items():
+                tensor.copy_(state[kind][name])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.take_over()
+
     # ── buffers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def buffer_values(self) -> torch.Tensor:
@@ -139,6 +178,15 @@ class Contents:
             chosen = mean if buffer.is_floating_point() else most
             buffer.copy_(chosen[begin : begin + buffer.numel()].view(buffer.shape))
             begin += buffer.numel()
+
+
+def _fits(kind: str, mine: dict[str, torch.Tensor], saved: Any) -> None:
+    shapes = {name: tuple(each.shape) for name, each in mine.items()}
+    theirs = {name: tuple(each.shape) for name, each in saved.items()} if isinstance(saved, dict) else None
+    if shapes != theirs:
+        other = next((name for name in shapes if theirs is None or theirs.get(name) != shapes[name]), None)
+        what = f"{other!r} of shape {shapes[other]}" if other is not None else "nothing else"
+        raise UsageError(f"load_state_dict: {kind} must hold {what}, as the model here does; load another checkpoint")
 
 
 def plain_name(name: str) -> str:

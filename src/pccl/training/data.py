@@ -69,6 +69,15 @@ class Data:
         """For newcomers."""
         self.words.copy_(torch.tensor(self.ledger.pack(), dtype=torch.int64))
 
+    def saved(self) -> torch.Tensor:
+        """For a checkpoint: all rounds that the outer state has count, and leases of peers that will be gone do not."""
+        copy = Ledger()
+        copy.unpack(self.ledger.pack())
+        for number, table in sorted(self._tables.items()):
+            copy.settle(number, {peer: row.taken for peer, row in zip(table.peers, table.rows, strict=True)})
+        copy.forget_peers()
+        return torch.tensor(copy.pack(), dtype=torch.int64)
+
     def unpack(self) -> None:
         """From others."""
         self.ledger.unpack(self.words.tolist())

@@ -109,6 +109,11 @@ class Group:
         return self._communicator
 
     @property
+    def joined(self) -> bool:
+        """This peer is in a run, or was until it was put out."""
+        return self._communicator is not None
+
+    @property
     def me(self) -> PeerId:
         """This peer's id."""
         return self.communicator.peer_id

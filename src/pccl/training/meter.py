@@ -33,6 +33,7 @@ class Meter:
         self._mark = time.monotonic()
         self._began_at = self._mark
         self._total_computed_s = 0.0
+        self._computing = False
         self._sent_bytes = self._received_bytes = 0
         self._round_bytes = 0
         self._tokens = 0
@@ -42,18 +43,24 @@ class Meter:
 
     # ── the clock ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def reset(self) -> None:
+        """Count time and bytes from now on, without what came before."""
+        self._mark = self._began_at = time.monotonic()
+        self._total_computed_s = 0.0
+        self._sent_bytes = self._received_bytes = self._tokens = 0
+
     def start(self) -> None:
         """Steps are made from now on."""
         now = time.monotonic()
         self.waited_s += now - self._mark
-        self._mark = now
+        self._mark, self._computing = now, True
 
     def stop(self) -> None:
         """The run is at work from now on."""
         now = time.monotonic()
         self.computed_s += now - self._mark
         self._total_computed_s += now - self._mark
-        self._mark = now
+        self._mark, self._computing = now, False
 
     # ── what happened ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -125,16 +132,22 @@ class Meter:
         """How many steps the last reduction took."""
         return math.ceil(self._hidden_s * self._own_speed)
 
+    def seconds_for(self, steps: int) -> float:
+        """How long so many steps and a reduction will take."""
+        return (steps / self._own_speed if self._own_speed else 0.0) + self.reduced_s
+
     def relative_speed(self) -> float:
         """Steps per second here, as a share of those of the fastest."""
         return min(1.0, self._own_speed / max(self._speeds.values(), default=1.0)) if self._own_speed else 1.0
 
     def metrics(self) -> dict[str, Any]:
         """As plain values."""
-        wall_s = time.monotonic() - self._began_at
+        now = time.monotonic()
+        wall_s = now - self._began_at
+        computed_s = self._total_computed_s + (now - self._mark if self._computing else 0.0)
         return {
             "peers": self.peers,
-            "utilisation": self._total_computed_s / wall_s if wall_s else 0.0,
+            "utilisation": computed_s / wall_s if wall_s else 0.0,
             "tokens_per_s": self._tokens / wall_s if wall_s else 0.0,
             "tx_bytes": self._sent_bytes,
             "rx_bytes": self._received_bytes,
