@@ -34,7 +34,7 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_stopped(crew, tmp_path):
             assert run.round == first
             for step in range(first * EVERY, (first + 3) * EVERY):
                 oracle.inner_step(model, run._optimizers[0], 0, step)
-            run._saver.finish()
+                run._saver.finish()  # What a round ends while the last one is being written is left out.
     close(run.outer_parameters(), expected.theta)
     assert [path.name for path in found(tmp_path)] == ["round-000000006.pt", "round-000000005.pt"]
 
@@ -91,7 +91,7 @@ def test_resumed_by_more_peers_every_sample_counts_once_and_the_newest_wins(crew
                 break  # What was leased for this round is in no commit.
             committed.append((run.round, numbers.tolist()))
             learn(model, optimizer, numbers)
-        run._saver.finish()
+            run._saver.finish()
         kept = newest(tmp_path)
     # The outer state has these rounds; with overlap the last one was still under way.
     seen = [each for number, numbers in committed if number < (3 if not options else 2) for each in numbers]

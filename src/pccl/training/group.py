@@ -7,7 +7,6 @@ them is decided alike. Must not know parameters, rounds or schedules.
 import contextlib
 import logging
 import threading
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -171,11 +170,11 @@ class Group:
             return _landed(ReduceInfo(1, 0, 0, (self.me,), gathered=(packed,)), alone=True)
         return _landed(shares.info._replace(gathered=tuple(shares.output)))
 
-    def await_candidates(self, here: int, wanted: int, ended: Callable[[], bool]) -> None:
+    def await_candidates(self, here: int, wanted: int) -> None:
         """Until a candidate waits; all peers ask together."""
         told = 0.0
         pause = threading.Event()
-        while not self.communicator.are_peers_pending() and not ended():
+        while not self.communicator.are_peers_pending():
             if told <= 0.0:
                 names = ", ".join(short(peer) for peer in self.communicator.ring)
                 log.warning(

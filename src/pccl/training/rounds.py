@@ -64,6 +64,8 @@ class Rounds:
         """Rounds of the run; steps since the last one ended; steps made here."""
         self._quota = settings.sync_every
         self._tokens: int | None = None
+        self._synced = False
+        """This peer holds what its group has agreed on; then all peers of the group do."""
         self._alone = False
         """No other peer took part in the last reduction."""
         self._wanted_since: int | None = None
@@ -171,6 +173,7 @@ class Rounds:
             counts=int(self._tokens is not None),
             finite=int(finite),
             holds=int(self._inner > 0),
+            synced=int(self._synced),
             digest_high=high,
             digest_low=low,
             loss=self._meter.loss,
@@ -291,33 +294,42 @@ class Rounds:
         if gone_on or (self.data.batch_size and self._inner):
             self._drop_steps()
             self._contents.take_over()
+        self._synced = False
         self._group.come_back(lost, self._state)
 
     def _meet(self, admit: bool) -> None:
-        """Let candidates in, hold one state, know which peers are here. A newcomer begins with the second. If some hold
+        """Let candidates in, know which peers are here, hold one state. A newcomer begins with the second. If some hold
         steps that no round has taken, all make that round now, the newcomers with nothing."""
         self._next = 0
         if admit:
-            # Revisions that are agreed on grow by one from sync to sync, and rounds went by without one. Agreed on now,
-            # among peers that hold it, the present one cannot lose to what a newcomer brings.
-            self._sync()
+            if self._synced:
+                # Revisions that are agreed on grow by one from sync to sync, and rounds went by without one. Agreed on
+                # now, among peers that hold it, the present one cannot lose to what a newcomer brings.
+                self._sync()
             self._group.communicator.update_topology()
-        self._sync()
         here = self._group.roll_call(len(self._contents.fragments), self._row(0, 0.0).pack(_NONE))
+        count, least = len(here.table.peers), self.settings.min_peers
+        # The first state is agreed on when enough are there: of all that these bring, the latest round's is taken.
+        if count >= least or any(row.synced for row in here.table.rows):
+            self._sync()
         self._alone, self._wanted_since = here.alone, 0 if here.pending else None
-        self.data.called(self._round, here.table)
-        count = len(here.table.peers)
         self._meter.peers = count
-        if count < self.settings.min_peers:
-            self._group.await_candidates(count, self.settings.min_peers, lambda: False)
-            raise _Again(f"{count} of {self.settings.min_peers} peers")
+        if count < least:
+            self._group.await_candidates(count, least)
+            raise _Again(f"{count} of {least} peers")
+        self.data.called(self._round, here.table)
         if any(row.holds for row in here.table.rows):
-            for number in range(len(self._contents.fragments)):
-                self._launch(number, number == len(self._contents.fragments) - 1)
-            self._land_all()
-            self._end_round(False)
+            self._make_round()
         else:
             self._begin_round()
+
+    def _make_round(self) -> None:
+        """All fragments at once, without delay."""
+        last = len(self._contents.fragments) - 1
+        for number in range(last + 1):
+            self._launch(number, number == last)
+        self._land_all()
+        self._end_round(False)
 
     def _sync(self) -> None:
         """Hold what the group holds."""
@@ -335,6 +347,7 @@ class Rounds:
             if self._feedback is not None:
                 self._feedback.reset()
             self._catch_up()
+        self._synced = True
         if not self._inner:
             self._launched_at = [(self._clock, self._tokens or 0)] * len(self._launched_at)
 

@@ -30,6 +30,8 @@ class Row(NamedTuple):
     """0: the delta was not finite, and is left out."""
     holds: int = 0
     """1: it has steps that no round has taken yet, though a round should have."""
+    synced: int = 0
+    """1: it holds what its group has agreed on."""
     digest_high: int = 0
     digest_low: int = 0
     """Of the outer state before this round."""
