@@ -4,7 +4,8 @@
 PYTHON ?= python3
 # SMALL=1 is for a small machine, or one with other things to do: one test at a time, and a tenth of the simulated runs.
 SMALL ?=
-PYTEST_ARGS ?= -n $(if $(SMALL),1,auto)
+# Stealing: what is left when one worker has done its share is divided again; the last tenth is simulated runs, one by one.
+PYTEST_ARGS ?= -n $(if $(SMALL),1,auto) --dist worksteal
 ARGS ?=
 export PCCL_TEST_SMALL := $(SMALL)
 

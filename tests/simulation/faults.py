@@ -259,7 +259,10 @@ class Havoc:
         seconds = self._random.choice((0.5, 3.0, 20.0, 60.0))
         towards = self._random.choice(((0,), (1,), (0, 1)))
         peer = host.identity.peer
-        if seconds > HARMLESS_S or self._theatre.master.gone:
+        # A peer that a restarted master has not heard of yet has no place there: no limit covers a part of the network
+        # that fails just then, and newcomers may begin before it is back.
+        unknown = host.core.accepted and self._theatre.ledger.find(peer) is None
+        if seconds > HARMLESS_S or self._theatre.master.gone or unknown:
             host.harms.append("out of the master's reach")
         self.parted[peer] = None
         if host.control is not None:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct, structs
 
-from pccl.core.fields import REPORT_LINKS, CollectiveSpec, Identity, LinkReport
+from pccl.core.fields import CollectiveSpec, Identity
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.report import REPORT_LINKS, LinkReport, ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
     Done,
@@ -17,7 +18,6 @@ from pccl.core.messages.to_master import (
     Leave,
     LinkDown,
     LinkUp,
-    ReportPart,
     Resume,
     ToMaster,
     VoteTopology,

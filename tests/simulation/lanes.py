@@ -6,7 +6,7 @@ Owns the ends of lanes at each host. Does not know which lanes are wanted, nor w
 from typing import TYPE_CHECKING
 
 from pccl.core.effects.peer_effects import AcceptLane, Dial, RefuseLane
-from pccl.core.effects.peer_events import DialFailed, LaneClosed, LaneDialled, LaneOffered
+from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneOffered
 from pccl.core.messages.lanes import LaneAnswer, LaneHello
 from pccl.types import PeerId
 from pccl.wire.codec import decode_between, encode
@@ -79,7 +79,7 @@ def _give_up(end: LaneEnd, cause: str) -> None:
     if not end.stands and end.host.lanes.get(end.key) is end:
         del end.host.lanes[end.key]
         end.close(cause)
-        end.host.handle(DialFailed(*end.key, cause))
+        end.host.handle(LaneClosed(*end.key, cause))
 
 
 def _answered(end: LaneEnd, data: bytes) -> None:

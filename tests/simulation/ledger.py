@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from math import inf
 
 from pccl.core.effects.master import Close, Closed, MasterEffect, MasterEvent, Received, Send
-from pccl.core.fields import Agreed, CollectiveSpec, LinkSpec
+from pccl.core.fields import CollectiveSpec, LinkSpec
 from pccl.core.master.recovery.restore import EPOCHS_APART
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.report import Agreed, Correction, ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
-    Correction,
     Done,
     Failed,
     Fetch,
@@ -22,7 +22,6 @@ from pccl.core.messages.to_master import (
     Leave,
     LinkDown,
     LinkUp,
-    ReportPart,
     Resume,
     SyncState,
     ToMaster,

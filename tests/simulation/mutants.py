@@ -11,7 +11,6 @@ from unittest.mock import PropertyMock, patch
 from msgspec import Struct
 
 from pccl.core.effects.peer_effects import Committed, Failure, FailureKind, SendMaster
-from pccl.core.fields import TransferReport
 from pccl.core.master.admission import Admission
 from pccl.core.master.arrivals import Arrivals
 from pccl.core.master.collectives import Collectives
@@ -28,6 +27,7 @@ from pccl.core.master.refusals import Refusals
 from pccl.core.master.roster import Roster
 from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
+from pccl.core.messages.report import TransferReport
 from pccl.core.messages.to_peer import RefusedSync, Resumed
 from pccl.core.peer import collectives as peer_collectives
 from pccl.core.peer.calls import Calls
@@ -180,7 +180,7 @@ def _vote_at_once(self: Any, call: int, request: Any) -> None:
 def _believe_the_last(self: Any, other: Any, resume: Any, connection: int, now: float) -> bool:
     stands = _REPORTS_AGAIN(self, other, resume, connection, now)
     if stands:
-        other.session.heard = resume.said
+        other.session.received = resume.sent
     return bool(stands)
 
 
@@ -192,11 +192,11 @@ def _forget_where_from(self: Any, resume: Any, connection: int, now: float) -> b
 
 
 def _keep_three(self: Any, message: Any, kept_max: float = 3) -> None:
-    _SAY(self, message, 3)
+    _LOG(self, message, 3)
 
 
 def _keep_one_while_away(self: Any, message: Any, kept_max: float = 1) -> None:
-    _SAY(self, message, 1 if kept_max == inf else kept_max)
+    _LOG(self, message, 1 if kept_max == inf else kept_max)
 
 
 def _refuse_a_refusal(self: Any, message: Any) -> None:
@@ -217,7 +217,7 @@ def _restore_without_number(self: Any, restored: Any) -> None:
 
 def _follow_from_zero(self: Any, master: str) -> None:
     _FOLLOW(self, master)
-    self.said = 0
+    self.sent = 0
     self._latest.clear()
 
 
@@ -238,7 +238,7 @@ def _log_nothing_while_away(self: Any, effects: Any, stage: Any, tags_max: int) 
 def _log_repeats(self: Any, effects: Any, stage: Any, tags_max: int) -> Any:
     for effect in effects:
         if isinstance(effect, SendMaster) and effect.again:
-            self.session.say(effect.message)
+            self.session.log(effect.message)
     return _PASS_ON(self, effects, stage, tags_max)
 
 
@@ -246,7 +246,7 @@ def _have_nothing(self: Any, member: Any) -> Resumed:
     return Resumed(self._limits.tags_max, self._lead.name, 0)
 
 
-_REPORTS_AGAIN, _TAKE_BACK, _SAY, _FOLLOW = Gathering.reports_again, Away.take_back, Session.say, Session.follow
+_REPORTS_AGAIN, _TAKE_BACK, _LOG, _FOLLOW = Gathering.reports_again, Away.take_back, Session.log, Session.follow
 _DISPATCH_SYNC, _SETTLE_SYNC, _PASS_ON = Sync.dispatch, restoring._settle_sync, Masters.pass_on
 _RESTORE_SYNCS = Syncs.restore
 _ABANDON = Calls.abandon
@@ -365,9 +365,9 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("each master counts from zero", Session, "follow", _follow_and_count_on),
     ),
     "have nothing of anybody": (Mutant("a master knows what it has", Away, "resumed", _have_nothing),),
-    "keep three messages": (Mutant("all that may be lacking is kept", Session, "say", _keep_three, first=100),),
+    "keep three messages": (Mutant("all that may be lacking is kept", Session, "log", _keep_three, first=100),),
     "keep one message while away": (
-        Mutant("nothing is forgotten then", Session, "say", _keep_one_while_away, aimed="silent"),
+        Mutant("nothing is forgotten then", Session, "log", _keep_one_while_away, aimed="silent"),
     ),
     "believe the last report's number": (
         Mutant("the report that is used counts", Gathering, "reports_again", _believe_the_last, aimed="correct"),
@@ -394,9 +394,11 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("nobody found it gone", Pulse, "suspected", True),
         Mutant("nor is its place taken", Admission, "suspend", _suspend_for_nobody),
     ),
-    "say nothing again": (Mutant("who comes back hears what it lacks", Session, "unheard", lambda self, heard: ()),),
-    "say all of it again": (
-        Mutant("nothing is said twice", Session, "unheard", lambda self, heard: tuple(self._latest)),
+    "send nothing again": (
+        Mutant("a peer that comes back receives what it lacks", Session, "lacking", lambda self, received: ()),
+    ),
+    "send all of it again": (
+        Mutant("nothing is sent twice", Session, "lacking", lambda self, received: tuple(self._latest)),
     ),
     "wait for nobody who is away": (
         Mutant("whose links stand is not dead", Away, "_linked_members", lambda self, peer: []),

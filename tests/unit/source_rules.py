@@ -240,11 +240,10 @@ FILE_LINES_MAX = 400
 FILES_LONGER = {
     "tests/simulation/mutants.py": 450,
     "tests/e2e/test_api_collectives.py": 450,
-    "tests/unit/test_reunion.py": 420,
 }
 """Files that are still longer, with limits of their own. No other one is added."""
-CORE_LINES_MAX = 4750
-"""Hard limits, some way above what we aim at (40, 300, 4,160): they stop growth, nothing more. In `core/` lines of code
+CORE_LINES_MAX = 4450
+"""Hard limits, some way above what we aim at (40, 300, 4,400): they stop growth, nothing more. In `core/` lines of code
 count: a limit that counted docstrings too would be a limit on explaining. One in nine of them is an import, and more
 than a thousand are the way back to a master (docs/recovery.md)."""
 

@@ -11,6 +11,7 @@ from pccl.core.master.master import Master
 from pccl.core.messages.to_master import Initiate, Join, Leave, LinkDown, LinkUp, VoteTopology
 from pccl.core.messages.to_peer import RefusedCollective, Start, Wire
 from pccl.core.peer.collectives import Collectives
+from pccl.core.peer.outbox import Outbox
 from pccl.core.text import Violation
 from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp
 
@@ -81,8 +82,9 @@ class AllLanes:
 
 
 def started(spec):
-    effects = []
-    runs = Collectives(PeerId("b"), AllLanes(), effects)
+    outbox = Outbox()
+    effects = outbox.effects
+    runs = Collectives(PeerId("b"), AllLanes(), outbox)
     runs.initiate(1, CallCollective(0, spec), (), 0)
     runs.dispatch(Start(0, 9, 4, (0,), 64), 4, (PeerId("c"), PeerId("a"), PeerId("b")))
     return effects[-1]

@@ -6,7 +6,6 @@ python -m tests.unit.test_docs      writes the tables again
 
 import inspect
 import re
-from enum import Enum
 from pathlib import Path
 
 import msgspec
@@ -16,38 +15,40 @@ from pccl.core.effects.master import MasterEffect, MasterEvent
 from pccl.core.effects.peer_effects import PeerEffect
 from pccl.core.effects.peer_events import PeerEvent
 from pccl.core.limits import MasterLimits, PeerLimits
-from pccl.core.master.collective import COLLECTIVE_STAGES
-from pccl.core.master.link import LINK_STAGES
-from pccl.core.master.recovery.gathering import GATHERING_STAGES
-from pccl.core.master.roster import MEMBER_STAGES
-from pccl.core.master.sync import SYNC_STAGES
-from pccl.core.master.visits import VISIT_STAGES
+from pccl.core.master.collective import CollectiveStage
+from pccl.core.master.link import LinkStage
+from pccl.core.master.recovery.gathering import GatheringStage
+from pccl.core.master.roster import MemberStage
+from pccl.core.master.sync import SyncStage
+from pccl.core.master.visits import VisitStage
 from pccl.core.messages.lanes import Between
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import ToPeer
-from pccl.core.peer.collectives import ATTEMPT_STAGES
-from pccl.core.peer.masters import SEARCH_STAGES
-from pccl.core.peer.stages import PEER_STAGES
+from pccl.core.peer.collectives import AttemptStage
+from pccl.core.peer.masters import SearchStage
+from pccl.core.peer.stages import PeerStage
+from pccl.core.staged import Stage
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "docs" / "protocol.md", ROOT / "docs" / "recovery.md")
-STAGES: dict[str, dict[Enum, tuple[str, tuple[Enum, ...]]]] = {
-    "member": MEMBER_STAGES,  # type: ignore[dict-item]
-    "gathering": GATHERING_STAGES,  # type: ignore[dict-item]
-    "link": LINK_STAGES,  # type: ignore[dict-item]
-    "collective": COLLECTIVE_STAGES,  # type: ignore[dict-item]
-    "peer": PEER_STAGES,  # type: ignore[dict-item]
-    "search": SEARCH_STAGES,  # type: ignore[dict-item]
-    "attempt": ATTEMPT_STAGES,  # type: ignore[dict-item]
-    "sync": SYNC_STAGES,  # type: ignore[dict-item]
-    "visit": VISIT_STAGES,  # type: ignore[dict-item]
+STAGES: dict[str, type[Stage]] = {
+    "member": MemberStage,
+    "gathering": GatheringStage,
+    "link": LinkStage,
+    "collective": CollectiveStage,
+    "peer": PeerStage,
+    "search": SearchStage,
+    "attempt": AttemptStage,
+    "sync": SyncStage,
+    "visit": VisitStage,
 }
 
 
-def stage_table(stages: dict[Enum, tuple[str, tuple[Enum, ...]]]) -> str:
+def stage_table(stages: type[Stage]) -> str:
     rows = ["| stage | means | can become |", "| --- | --- | --- |"]
-    for stage, (meaning, successors) in stages.items():
-        rows.append(f"| {stage.value} | {meaning} | {', '.join(each.value for each in successors) or '–'} |")
+    for stage in stages:
+        successors = ", ".join(str(stages[name]) for name in stage.successors)
+        rows.append(f"| {stage} | {stage.meaning} | {successors or '–'} |")
     return "\n".join(rows)
 
 
@@ -147,9 +148,9 @@ def test_the_rules_that_the_code_names_are_on_the_pages() -> None:
 
 def test_every_stage_can_be_reached_and_left() -> None:
     for name, stages in STAGES.items():
-        reachable = {successor for _, successors in stages.values() for successor in successors}
+        reachable = {successor for stage in stages for successor in stage.successors}
         first = next(iter(stages))
-        assert reachable | {first} == set(stages), f"unreachable stage of {name}"
+        assert reachable | {first.name} == set(stages.__members__), f"unreachable or unknown stage of {name}"
 
 
 if __name__ == "__main__":

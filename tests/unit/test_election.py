@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from pccl.core.rules.election import Claim, elect
+from pccl.core.rules.election import SyncState, elect
 from pccl.types import PeerId, SharedStateSyncStrategy
 
 POPULAR = SharedStateSyncStrategy.ENFORCE_POPULAR
@@ -13,7 +13,7 @@ SEND = SharedStateSyncStrategy.SEND_ONLY
 
 
 def claim(revision, word, strategy=POPULAR, layout="layout", torn=False):
-    return Claim(revision, strategy, layout.encode(), word.encode(), torn)
+    return SyncState(revision, strategy, layout.encode(), word.encode(), torn)
 
 
 def claims(*each):

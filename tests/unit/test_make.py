@@ -27,8 +27,8 @@ def test_tests_bring_their_tools():
     commands = would_run("test")
     assert "dev > .venv/extra-dev.txt" in commands
     assert "pip install --quiet --disable-pip-version-check --requirement .venv/extra-dev.txt" in commands
-    assert "-m pytest -n auto\n" in commands
+    assert "-m pytest -n auto --dist worksteal\n" in commands
 
 
 def test_a_small_machine_runs_one_test_at_a_time():
-    assert "-m pytest -n 1\n" in would_run("test", "SMALL=1")
+    assert "-m pytest -n 1 --dist worksteal\n" in would_run("test", "SMALL=1")

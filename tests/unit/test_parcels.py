@@ -9,6 +9,7 @@ from pccl.core.fields import CollectiveSpec
 from pccl.core.messages.to_master import Initiate, LinkDown, LinkUp
 from pccl.core.messages.to_peer import Abort, Start, Wire
 from pccl.core.peer.collectives import UNUSED_MAX, Collectives
+from pccl.core.peer.outbox import Outbox
 from pccl.core.rules.schedule import PARCELS_MAX
 from pccl.core.text import Violation
 from pccl.types import DataType, PeerId, ReduceOp
@@ -96,9 +97,10 @@ class Links:
 
 
 def a_peer():
-    effects = []
+    outbox = Outbox()
+    effects = outbox.effects
     links = Links()
-    return Collectives(PeerId("b"), links, effects), links, effects
+    return Collectives(PeerId("b"), links, outbox), links, effects
 
 
 def launch(runs, effects, tag, parcel_bytes=64):

@@ -22,7 +22,7 @@ from pccl.core.messages.to_peer import PendingAnswer, Resumed, ToPeer, Topology,
 from pccl.core.peer.masters import Masters
 from pccl.core.peer.peer import Peer
 from pccl.types import PeerId
-from tests.unit.test_reunion import SPEC
+from tests.unit.scripted_master import SPEC
 
 
 def test_dials_end() -> None:
@@ -71,28 +71,28 @@ def test_a_peer_numbers_its_messages_over_all_its_masters() -> None:
     anna.peer.handle(MasterClosed("reset"), 0.0)
     for tag in range(2):
         assert anna.sent(anna.peer.handle(Call(2 + tag, CallCollective(tag, SPEC)), 0.0)) == []
-    assert anna.dial().said == 3
+    assert anna.dial().sent == 3
     # The same master lacks what was called while it was away.
     again = [each for each in anna.hear(Resumed(2, "one", 1)) if isinstance(each, SendMaster)]
     assert [(each.message, each.again) for each in again] == [(Initiate(tag, SPEC), True) for tag in range(2)]
     anna.peer.handle(MasterClosed("reset"), 0.0)
     report = anna.dial()
-    assert (report.master, report.heard, report.said) == ("one", 2, 3)
+    assert (report.master, report.received, report.sent) == ("one", 2, 3)
     # Another one has the report.
     assert anna.sent(anna.hear(Resumed(2, "two", 3))) == []
     anna.hear(PendingAnswer(False, 7))
     anna.peer.handle(MasterClosed("reset"), 0.0)
     report = anna.dial()
-    assert (report.master, report.heard, report.said) == ("two", 1, 3)
+    assert (report.master, report.received, report.sent) == ("two", 1, 3)
 
 
-@pytest.mark.parametrize("heard", [2, 2**62])
-def test_no_master_has_more_messages_than_were_sent(heard: int) -> None:
+@pytest.mark.parametrize("received", [2, 2**62])
+def test_no_master_has_more_messages_than_were_sent(received: int) -> None:
     anna = Returning()
     anna.peer.handle(Call(1, ArePeersPending()), 0.0)
     anna.peer.handle(MasterClosed("reset"), 0.0)
     anna.dial()
-    effects = anna.hear(Resumed(2, "one", heard))
+    effects = anna.hear(Resumed(2, "one", received))
     (answer,) = [each.answer for each in effects if isinstance(each, Resolve)]
     assert isinstance(answer, Failure)
     assert answer.kind is FailureKind.PROTOCOL
@@ -107,5 +107,5 @@ def test_nothing_is_forgotten_while_there_is_no_master() -> None:
         hello = LaneHello("therun", "bert", "anna", number, 0)
         anna.peer.handle(LaneOffered(number, hello), 0.0)
         anna.peer.handle(LaneOffered(100 + number, structs.replace(hello, lane=1)), 0.0)
-    assert anna.dial().said == 30
+    assert anna.dial().sent == 30
     assert len(anna.sent(anna.hear(Resumed(2, "one", 0)))) == 30

@@ -11,6 +11,7 @@ from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.to_master import Fetch, Join, LinkUp, SyncState
 from pccl.core.messages.to_peer import Kick, RefusedSync, Serve, StartSync, Welcome, Wire
 from pccl.core.peer.links import Links
+from pccl.core.peer.outbox import Outbox
 from pccl.core.peer.visits import Visits
 from pccl.types import PeerId, SharedStateSyncStrategy
 from tests.unit.test_broadcast_root import messages, three_accepted
@@ -115,9 +116,10 @@ def test_the_next_visit_waits_until_the_links_of_the_last_are_gone():
 
 
 def test_a_holder_serves_a_visitor_once_at_a_time():
-    effects = []
-    lanes = Links(PeerId("a"), PeerLimits(), effects)
-    visiting = Visits(lanes, effects)
+    outbox = Outbox()
+    effects = outbox.effects
+    lanes = Links(PeerId("a"), PeerLimits(), outbox)
+    visiting = Visits(lanes, outbox)
 
     def serve(attempt):
         lanes.wire((LinkSpec(attempt, "v", True, "h", 1, 1),))

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from msgspec import inspect
 
-from pccl.core.messages import both, lanes, to_master, to_peer
+from pccl.core.messages import both, lanes, report, to_master, to_peer
 from pccl.core.messages.lanes import Between, LaneAnswer, LaneHello
 from pccl.core.messages.to_master import Join, Resume, ToMaster
 from pccl.core.messages.to_peer import ToPeer
@@ -172,7 +172,7 @@ def decode_or_refuse(decode: Decode, body: bytes) -> None:
 def test_every_message_has_a_direction() -> None:
     tagged = {
         kind
-        for module in (to_master, to_peer, both, lanes)
+        for module in (to_master, report, to_peer, both, lanes)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__struct_config__.tag is not None
     }

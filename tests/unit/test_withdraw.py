@@ -11,6 +11,7 @@ from pccl.core.messages.to_master import AskPending, Initiate, LinkDown, LinkUp,
 from pccl.core.messages.to_peer import Start, Wire, Withdrawn
 from pccl.core.peer.collectives import Collectives
 from pccl.core.peer.links import Links
+from pccl.core.peer.outbox import Outbox
 from pccl.core.text import Violation
 from pccl.types import DataType, PeerId, ReduceOp
 from tests.unit.test_broadcast_root import messages, three_accepted
@@ -109,8 +110,9 @@ def test_one_tag_twice_is_no_votes_for_two():
 
 @pytest.fixture
 def runs():
-    effects = []
-    runs = Collectives(PeerId("a"), Links(PeerId("a"), PeerLimits(), effects), effects)
+    outbox = Outbox()
+    effects = outbox.effects
+    runs = Collectives(PeerId("a"), Links(PeerId("a"), PeerLimits(), outbox), outbox)
     runs.initiate(1, CallCollective(0, SPEC), (PeerId("a"), PeerId("b")), 0)
     effects.clear()
     return runs, effects

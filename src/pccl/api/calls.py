@@ -22,7 +22,7 @@ from pccl.dataplane.tensors.buffers import Buffers, Tensor
 from pccl.dataplane.tensors.device import Operands
 from pccl.dataplane.tensors.staging import Gathered
 from pccl.errors import UsageError
-from pccl.types import TAG_MAX, CollectiveKind, DataType, ReduceInfo, ReduceOp, Result, part_tag
+from pccl.types import TAG_MAX, CollectiveKind, DataType, PeerId, ReduceInfo, ReduceOp, Result, part_tag
 
 
 class NamedOp(Protocol):
@@ -135,7 +135,7 @@ def with_gather(order: Order, given: Any, tensors: Operands) -> Order:
 
 def spec_of(kind: CollectiveKind, given: Tensor, op: ReduceOp, root: str = "") -> CollectiveSpec:
     """Of a collective of another kind than all-reduce, over the tensor that this peer brings."""
-    return CollectiveSpec(given.count, given.dtype, op, kind=kind, root=root)
+    return CollectiveSpec(given.count, given.dtype, op, kind=kind, root=PeerId(root))
 
 
 def of_other(call: str, tag: int, spec: CollectiveSpec, tensors: Operands, *, retry: bool) -> Order:

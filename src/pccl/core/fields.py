@@ -11,8 +11,10 @@ from msgspec import Meta, Struct
 
 from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp
 
-Id = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
+Id = Annotated[PeerId, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
 """Ids end up in sentences and on terminals, so nothing that could play tricks there is allowed in one."""
+Run = Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
+"""The name of a run; as for ids."""
 Secret = Annotated[str, Meta(max_length=64)]
 """Never shown; empty for none."""
 Name = Annotated[str, Meta(max_length=64)]
@@ -40,7 +42,7 @@ Host = Annotated[str, Meta(max_length=255, pattern=r"\A[0-9A-Za-z._:%-]*\Z")]
 class Identity(Struct, frozen=True):
     """Who a peer is and where its future neighbours can dial it; the same over its whole membership."""
 
-    peer: Annotated[PeerId, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
+    peer: Id
     group: Annotated[int, Meta(ge=0, le=2**32 - 1)]
     host: Host
     """Empty: use the address that the master sees me come from."""
@@ -67,7 +69,7 @@ class CollectiveSpec(Struct, frozen=True):
     """A digest of how the elements are divided among several tensors; empty for a single one. Without it peers that
     pass different tensors of the same total would add what does not belong together."""
     kind: CollectiveKind = CollectiveKind.ALL_REDUCE
-    root: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
+    root: Annotated[PeerId, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = PeerId("")
     """The id of the peer whose tensor a broadcast spreads; empty for every other kind."""
 
     def __str__(self) -> str:
@@ -87,69 +89,6 @@ class LinkSpec(Struct, frozen=True):
     port: Port
     lanes: Annotated[int, Meta(ge=1, le=1024)]
     """Lanes that are lent to runs, numbered from 0. Every link has one more, of the next number: the express lane."""
-
-
-class LinkReport(Struct, frozen=True):
-    """One link that stands at the end of a peer that returns."""
-
-    number: Number
-    peer: Id
-    dial: bool
-    """It was I who dialled."""
-    lanes: Annotated[int, Meta(ge=1, le=1024)]
-    round_trip_us: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
-    """As in `LinkUp`."""
-
-
-class AttemptReport(Struct, frozen=True):
-    """One collective that has no outcome yet, as a peer that returns tells of it."""
-
-    tag: Tag
-    spec: CollectiveSpec
-    attempt: Number = 0
-    """0: I have voted, and heard of no start."""
-    lanes: Annotated[tuple[Lane, ...], Meta(max_length=1024)] = ()
-    over: bool = False
-    """My part has ended ..."""
-    cause: Annotated[str, Meta(max_length=256)] = ""
-    """... and why without a result."""
-    lost: Annotated[tuple[Id, ...], Meta(max_length=32)] = ()
-    """Those who took part and are in my ring no more; the first few of them."""
-
-
-class Answered(Struct, frozen=True):
-    """The last answers that a peer received to what all peers are asked, by number; 0 for none."""
-
-    last_number: Count = 0
-    """The highest number of anything that a master has sent me."""
-    accepted_at: Number = 0
-    """Answers with a number up to this one were given before I was accepted."""
-    topology: Number = 0
-    """The latest ballot on a topology that I know to be over."""
-    updated: Number = 0
-    """The last answer to `VoteTopology` that I received."""
-    asked: Number = 0
-    """The last answer to `AskPending` that I received, which was ..."""
-    pending: bool = False
-
-
-class Agreed(Struct, frozen=True):
-    """A state that a group was told to be in step with."""
-
-    attempt: Number
-    revision: Number
-    layout: Digest
-    content: Digest
-
-
-class TransferReport(Enum):
-    """Where my part in the transfer of a state is."""
-
-    NONE = 0
-    RUNNING = 1
-    HELD = 2
-    """Over: I hold what was elected."""
-    FAILED = 3
 
 
 class KickKind(Enum):
@@ -174,7 +113,3 @@ class KickKind(Enum):
     """This master leads another run."""
     DISPLACED = 10
     """An earlier run, which was led from this address before, has come back."""
-
-
-REPORT_RING, REPORT_LINKS, REPORT_ATTEMPTS, REPORT_OUTCOMES = 256, 16, 4, 512
-"""Entries of each kind in one `ReportPart`: 17, 6, 26 and twice 5 KiB when all that can be long is."""

@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Generic, TypeVar
 
 from pccl.core.messages.both import Ping, Pong
-from pccl.core.messages.to_master import Correction, Join, ReportPart, Resume, ToMaster
+from pccl.core.messages.report import Correction, ReportPart
+from pccl.core.messages.to_master import Join, Resume, ToMaster
 from pccl.core.messages.to_peer import Kick, Resumed, ToPeer, Waiting
 
 Message = TypeVar("Message", ToMaster, ToPeer)
@@ -30,32 +31,32 @@ class Session(Generic[Message]):
     def __init__(self) -> None:
         self.master = ""
         """The name of the master; empty until it has sent it."""
-        self.heard = 0
+        self.received = 0
         """How many messages of the other end have arrived, under this name of the master's."""
-        self.said = 0
+        self.sent = 0
         """How many we have for the other end, sent or not."""
         self._latest: deque[Message] = deque()
 
-    def say(self, message: Message, kept_max: float = KEPT_MAX) -> None:
+    def log(self, message: Message, kept_max: float = KEPT_MAX) -> None:
         """This is for the other end, whether or not there is a connection right now."""
         if type(message) in UNCOUNTED:
             return
-        self.said += 1
+        self.sent += 1
         self._latest.append(message)
         while len(self._latest) > kept_max:
             self._latest.popleft()
 
-    def hear(self, message: ToMaster | ToPeer) -> None:
+    def receive(self, message: ToMaster | ToPeer) -> None:
         """The other end sent this."""
-        self.heard += type(message) not in UNCOUNTED
+        self.received += type(message) not in UNCOUNTED
 
     def follow(self, master: str) -> None:
         """Another master takes part in our session: it counts what it sends from zero, we go on."""
-        self.master, self.heard = master, 0
+        self.master, self.received = master, 0
 
-    def unheard(self, heard: int) -> tuple[Message, ...] | None:
+    def lacking(self, received: int) -> tuple[Message, ...] | None:
         """What must be sent again to an end that has so many messages; None if that cannot be, or is not kept."""
-        lacking = self.said - heard
-        if not 0 <= lacking <= len(self._latest):
+        count = self.sent - received
+        if not 0 <= count <= len(self._latest):
             return None
-        return tuple(islice(self._latest, len(self._latest) - lacking, None))
+        return tuple(islice(self._latest, len(self._latest) - count, None))

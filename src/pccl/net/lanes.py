@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pccl.core.effects.peer_effects import AcceptLane, Dial, PeerEffect
-from pccl.core.effects.peer_events import DialFailed, LaneClosed, LaneDialled, LaneOffered, PeerEvent
+from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneOffered, PeerEvent
 from pccl.core.messages.lanes import LaneAnswer, LaneHello
 from pccl.net import handshake, sockets
 from pccl.net.bounds import Bounds
@@ -80,11 +80,11 @@ class Lanes:
             async with asyncio.timeout(effect.timeout_s):
                 sock = await self._handshake(effect)
         except TimeoutError:
-            return DialFailed(*key, f"{where} did not answer within {effect.timeout_s:g} s")
+            return LaneClosed(*key, f"{where} did not answer within {effect.timeout_s:g} s")
         except OSError as error:
-            return DialFailed(*key, f"{where}: {sockets.in_words(error)}")
+            return LaneClosed(*key, f"{where}: {sockets.in_words(error)}")
         except WireError as error:
-            return DialFailed(*key, f"{where}: {error}")
+            return LaneClosed(*key, f"{where}: {error}")
         finally:
             if self._dials.get(key) is asyncio.current_task():
                 del self._dials[key]

@@ -4,7 +4,8 @@ kick."""
 from typing import TYPE_CHECKING
 
 from pccl.core.effects.master import MasterEvent, Received
-from pccl.core.messages.to_master import Join, Leave, ReportPart, Resume, ToMaster
+from pccl.core.messages.report import ReportPart
+from pccl.core.messages.to_master import Join, Leave, Resume, ToMaster
 from pccl.core.messages.to_peer import Kick, Resumed, ToPeer, Welcome
 from pccl.core.session import UNCOUNTED
 from pccl.types import PeerId
@@ -45,7 +46,7 @@ class Sent:
     def __init__(self) -> None:
         self.messages: dict[int, ToMaster] = {}
         self.next = 1
-        self.said: int | None = None
+        self.last: int | None = None
         """Of its `Resume`, while that is not answered."""
         self.reports_at: int | None = None
         """In which step of the run it began a report that is not complete."""
@@ -78,10 +79,10 @@ class OneLog(Checker):
         match message:
             case Join():
                 self._sent[host.name] = Sent()
-            case Resume(said=said):
-                sent.reports_at, sent.said = self._step, said
-                if said < max(sent.messages, default=0):
-                    raise self.fail(f"{host.name} has sent {max(sent.messages)} messages, and says {said}")
+            case Resume(sent=last):
+                sent.reports_at, sent.last = self._step, last
+                if last < max(sent.messages, default=0):
+                    raise self.fail(f"{host.name} has sent {max(sent.messages)} messages, and says {last}")
             case ReportPart(last=True):
                 sent.reports_at = None
             case _ if type(message) not in UNCOUNTED:
@@ -98,7 +99,7 @@ class OneLog(Checker):
     def _number(self, host: "PeerHost", sent: Sent, message: ToMaster) -> None:
         if isinstance(message, Leave):
             return  # The last one, whatever is owed before it.
-        if sent.said is not None:
+        if sent.last is not None:
             raise self.fail(f"{host.name} sends {message} before its Resume is answered")
         if sent.messages.setdefault(sent.next, message) != message:
             raise self.fail(f"{host.name} sends {message} as number {sent.next}, which was {sent.messages[sent.next]}")
@@ -106,11 +107,11 @@ class OneLog(Checker):
 
     def peer_receives(self, host: "PeerHost", message: ToPeer) -> None:
         sent = self._sent.get(host.name)
-        if not isinstance(message, Resumed) or host.hostile or sent is None or sent.said is None:
+        if not isinstance(message, Resumed) or host.hostile or sent is None or sent.last is None:
             return
-        if message.heard > sent.said:
-            raise self.fail(f"a master has {message.heard} messages of {host.name}, which has sent {sent.said}")
-        sent.next, sent.said = message.heard + 1, None
+        if message.received > sent.last:
+            raise self.fail(f"a master has {message.received} messages of {host.name}, which has sent {sent.last}")
+        sent.next, sent.last = message.received + 1, None
 
     # ── the master's end ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,10 +133,10 @@ class OneLog(Checker):
         host = self.theatre.process_of(known)
         if host is None or host.hostile:
             return
-        handled = self._handled.setdefault((resumed.master, known.peer), resumed.heard)
+        handled = self._handled.setdefault((resumed.master, known.peer), resumed.received)
         self._masters[known.peer] = resumed.master
-        if handled != resumed.heard:
-            raise self.fail(f"a master has {handled} messages of {known.peer[:8]}, and says {resumed.heard}")
+        if handled != resumed.received:
+            raise self.fail(f"a master has {handled} messages of {known.peer[:8]}, and says {resumed.received}")
 
     def master_handles(self, event: MasterEvent) -> None:
         known = self.ledger.known.get(event.connection) if isinstance(event, Received) else None

@@ -87,7 +87,7 @@ class Resolve(Struct, frozen=True):
 
 
 class Dial(Struct, frozen=True):
-    """Open one lane: connect, send the hello, await the answer. Ends in `LaneDialled` or `DialFailed`."""
+    """Open one lane: connect, send the hello, await the answer. Ends in `LaneDialled` or `LaneClosed`."""
 
     hello: LaneHello
     host: str
@@ -125,14 +125,19 @@ class CutLane(Struct, frozen=True):
     lane: int
 
 
-class StartAttempt(Struct, frozen=True):
-    """Lend these lanes to the data plane and reduce over them. Ends in `AttemptEnded`."""
+class Reduction(Struct, frozen=True):
+    """Our part in an attempt, over lanes or by parcels."""
 
     call: int
     tag: int
     attempt: int
     spec: CollectiveSpec
     rank: int
+
+
+class StartAttempt(Reduction, frozen=True):
+    """Lend these lanes to the data plane and reduce over them. Ends in `AttemptEnded`."""
+
     size: int
     to_next: tuple[tuple[int, int], ...]
     """(link, lane) of each stripe towards the next peer."""
@@ -162,14 +167,9 @@ class SendParcel(Struct, frozen=True):
     spec: CollectiveSpec
 
 
-class StartExchange(Struct, frozen=True):
+class StartExchange(Reduction, frozen=True):
     """Reduce our input with the contributions that come, or have come, in parcels. Ends in `AttemptEnded`."""
 
-    call: int
-    tag: int
-    attempt: int
-    spec: CollectiveSpec
-    rank: int
     parcels: tuple[tuple[tuple[int, int] | None, int], ...]
     """By rank: the express lane (none for our own) and the number of a parcel."""
 
@@ -204,22 +204,7 @@ class AbortAttempt(Struct, frozen=True):
     attempt: int
 
 
-PeerEffect = (
-    SendMaster
-    | CloseMaster
-    | DialMaster
-    | Resolve
-    | Dial
-    | AcceptLane
-    | RefuseLane
-    | CloseLane
-    | CutLane
-    | StartAttempt
-    | CarryParcels
-    | SendParcel
-    | StartExchange
-    | StartTransfer
-    | AbortTransfer
-    | AbortAttempt
-    | Note
-)
+LaneEffect = Dial | AcceptLane | RefuseLane | CloseLane | CutLane | CarryParcels
+WorkEffect = StartAttempt | SendParcel | StartExchange | StartTransfer | AbortTransfer | AbortAttempt
+"""What concerns one lane; and the work of the data plane."""
+PeerEffect = SendMaster | CloseMaster | DialMaster | Resolve | LaneEffect | WorkEffect | Note

@@ -109,16 +109,9 @@ class LaneDialled(Struct, frozen=True):
     """How long the kernel saw a packet go there and back; 0 where it does not tell."""
 
 
-class DialFailed(Struct, frozen=True):
-    """A `Dial` did not lead to an accepted lane."""
-
-    link: int
-    lane: int
-    cause: str
-
-
 class LaneClosed(Struct, frozen=True):
-    """A standing, idle lane was closed by the other end or broke. Lent lanes are reported by `AttemptEnded` instead."""
+    """A `Dial` did not lead to an accepted lane, or a standing, idle one was closed by the other end or broke. Lent
+    lanes are reported by `AttemptEnded` instead."""
 
     link: int
     lane: int
@@ -144,18 +137,6 @@ class TransferEnded(Struct, frozen=True):
     """(link, lane) of lanes that did not end on the boundary of a message: they are closed already."""
 
 
-PeerEvent = (
-    MasterUp
-    | FromMaster
-    | MasterClosed
-    | Call
-    | Abandon
-    | Expire
-    | LaneOffered
-    | LaneDialled
-    | DialFailed
-    | LaneClosed
-    | AttemptEnded
-    | TransferEnded
-    | Tick
-)
+ConnectionEvent = MasterUp | MasterClosed | Tick
+LaneEvent = LaneOffered | LaneDialled | LaneClosed
+PeerEvent = ConnectionEvent | FromMaster | Call | Abandon | Expire | LaneEvent | AttemptEnded | TransferEnded

@@ -13,7 +13,7 @@ from pccl.core.master.recovery.away import Away
 from pccl.core.master.recovery.gathering import Gathering
 from pccl.core.master.roster import Member
 from pccl.core.master.visits import VISITORS_MAX, Visits
-from pccl.core.messages.to_master import Join, Resume
+from pccl.core.messages.to_master import First, Join, Resume
 from pccl.core.messages.to_peer import Kick
 from pccl.types import PeerId, count_peers, short
 
@@ -39,14 +39,14 @@ class Arrivals(Part):
     def greet(self, event: Received, now: float) -> None:
         """The first message of a connection; anything else on an unknown one is the tail of one just closed."""
         first = event.message
-        if not isinstance(first, Join | Resume) or self._outdated(first):
+        if not isinstance(first, First) or self._outdated(first):
             self._outbox.close(event.connection)
         elif isinstance(first, Join):
             self._join(first, event, now)
         elif not self._away.take_back(first, event.connection, now):
             self._resume(first, event, now)
 
-    def _outdated(self, first: Join | Resume) -> bool:
+    def _outdated(self, first: First) -> bool:
         """It was sent on a connection that its peer has given up since, and arrives after that of a newer one."""
         other = self._roster.member(first.me.peer)
         return other is not None and other.secret == first.me.secret != "" and other.dial > first.dial

@@ -4,58 +4,34 @@ Knows its own votes, participants and lanes only; see `collectives.py` for all o
 "Collectives".
 """
 
-from enum import Enum
-
 from pccl.core.fields import CollectiveSpec
 from pccl.core.master.link import Link
 from pccl.core.rules.ballot import Ballot
 from pccl.core.rules.ring import pairs
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.core.text import names
 from pccl.types import PeerId
 
 
-class CollectiveStage(Enum):
+class CollectiveStage(Stage):
     """Where a collective is in its life."""
 
-    VOTING = "voting"
-    READY = "ready"
-    RUNNING = "running"
-    ABORTING = "aborting"
-    STOPPED = "stopped"
-    ENDED = "ended"
-
-
-COLLECTIVE_STAGES: Table[CollectiveStage] = {
-    CollectiveStage.VOTING: (
-        "some members of the group have initiated it",
-        (CollectiveStage.READY, CollectiveStage.ENDED),
-    ),
-    CollectiveStage.READY: (
+    VOTING = "some members of the group have initiated it", ("READY", "ENDED")
+    READY = (
         "all have, with equal parameters; waits for the ring to stand and for free lanes",
-        (CollectiveStage.RUNNING, CollectiveStage.VOTING, CollectiveStage.ENDED),
-    ),
-    CollectiveStage.RUNNING: (
-        "started; participants report done or failed",
-        (CollectiveStage.ABORTING, CollectiveStage.ENDED),
-    ),
-    CollectiveStage.ABORTING: (
-        "some failed or were lost; the rest are told to stop and report",
-        (CollectiveStage.STOPPED,),
-    ),
-    CollectiveStage.STOPPED: (
-        "all have reported; the aborted outcome waits for the ring to stand",
-        (CollectiveStage.ENDED,),
-    ),
-    CollectiveStage.ENDED: ("every caller has its answer", ()),
-}
+        ("RUNNING", "VOTING", "ENDED"),
+    )
+    RUNNING = "started; participants report done or failed", ("ABORTING", "ENDED")
+    ABORTING = "some failed or were lost; the rest are told to stop and report", ("STOPPED", "ENDED")
+    STOPPED = "all have reported; the aborted outcome waits for the ring to stand", ("ENDED",)
+    ENDED = "every caller has its answer", ()
 
 
 class Collective(Staged[CollectiveStage]):
     """One collective of one group."""
 
     def __init__(self, group: int, tag: int, ballot: Ballot[CollectiveSpec], stage: CollectiveStage) -> None:
-        super().__init__(COLLECTIVE_STAGES, stage)
+        super().__init__(stage)
         self.group = group
         self.tag = tag
         self.ballot = ballot

@@ -151,7 +151,7 @@ class Collectives(Part):
         collective.lost.append(gone.peer)
         collective.unreported.pop(gone.peer, None)
         if len(collective.lost) == len(collective.ring):
-            self._discard(collective, gone.now)
+            self._end(collective, gone.now)  # The next members of the group must find the tag free.
         elif collective.stage is CollectiveStage.RUNNING and collective.unreported:
             self._abort(collective, f"{short(gone.peer)} was lost: {gone.how}", gone.now)
         else:
@@ -268,14 +268,6 @@ class Collectives(Part):
             collective.tag, collective.attempt, committed, clip(collective.reason), tuple(collective.lost)
         )
         self._outbox.send([peer for peer in collective.ring if peer in self._roster.accepted], outcome)
-        self._end(collective, now)
-
-    def _discard(self, collective: Collective, now: float) -> None:
-        """No participant is left to receive the outcome; the next members of the group must find the tag free."""
-        if collective.stage is CollectiveStage.RUNNING:
-            collective.become(CollectiveStage.ABORTING, now)
-        if collective.stage is CollectiveStage.ABORTING:
-            collective.become(CollectiveStage.STOPPED, now)
         self._end(collective, now)
 
     def _end(self, collective: Collective, now: float) -> None:

@@ -4,39 +4,29 @@ A **link** is all lanes between two neighbours, made together and numbered as on
 Does not know the other links, nor why it is wanted: see `links.py`.
 """
 
-from enum import Enum
+from math import inf
 
 from pccl.core.rules.ring import Pair
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.types import PeerId, short
 
 
-class LinkStage(Enum):
+class LinkStage(Stage):
     """Where a link is in its life."""
 
-    DIALLING = "dialling"
-    STANDING = "standing"
-    RESTING = "resting"
-
-
-LINK_STAGES: Table[LinkStage] = {
-    LinkStage.DIALLING: (
+    DIALLING = (
         "one end dials, at most one end has reported up, until `link_timeout_s`",
-        (LinkStage.STANDING, LinkStage.DIALLING, LinkStage.RESTING),
-    ),
-    LinkStage.STANDING: ("both ends reported up", (LinkStage.DIALLING, LinkStage.RESTING)),
-    LinkStage.RESTING: (
-        "failed from both ends; without a number, dialled again after `redial_s`",
-        (LinkStage.DIALLING,),
-    ),
-}
+        ("STANDING", "DIALLING", "RESTING"),
+    )
+    STANDING = "both ends reported up", ("DIALLING", "RESTING")
+    RESTING = "failed from both ends; without a number, dialled again after `redial_s`", ("DIALLING",)
 
 
 class Link(Staged[LinkStage]):
     """One link: who dials it, who says that it is up, and its record of failures since it last stood."""
 
     def __init__(self, group: int, ends: Pair, now: float, stage: LinkStage = LinkStage.DIALLING) -> None:
-        super().__init__(LINK_STAGES, stage)
+        super().__init__(stage)
         self.number = 0
         """Given when it is dialled, told to both ends at once, never reused; 0 while it rests."""
         self.group = group
@@ -50,14 +40,14 @@ class Link(Staged[LinkStage]):
         """Why it failed the last time each end dialled."""
         self.wanted_at = now
         self.changed_at = now
-        self.deadline: float | None = None
+        self.deadline = inf
         """End of dialling or of resting."""
         self.tried_since = now
         """When the first of its last two tries began."""
         self.failed_since, self.failed_at = now, 0.0
         """From when until when it was last tried without success, from both ends."""
 
-    def become(self, stage: LinkStage, now: float, deadline: float | None) -> None:
+    def become(self, stage: LinkStage, now: float, deadline: float = inf) -> None:
         """Enter a stage, until a deadline if it has one."""
         self.enter(stage)
         self.changed_at, self.deadline = now, deadline
@@ -65,10 +55,18 @@ class Link(Staged[LinkStage]):
     @property
     def target(self) -> PeerId:
         """The end that is dialled."""
-        return self.ends[1] if self.dialler == self.ends[0] else self.ends[0]
+        return self.other(self.dialler)
+
+    @property
+    def absent(self) -> str:
+        """The ends that have not reported it up, in words."""
+        return " and ".join(short(peer) for peer in self.ends if peer not in self.up)
+
+    def other(self, peer: PeerId) -> PeerId:
+        """The end that is not this one."""
+        return self.ends[1] if peer == self.ends[0] else self.ends[0]
 
     def explain(self) -> str:
         """What is known about it, for a sentence."""
         causes = "; ".join(f"{short(peer)} dialled: {cause}" for peer, cause in self.causes.items())
-        absent = " and ".join(short(peer) for peer in self.ends if peer not in self.up)
-        return f"the link {short(self.ends[0])}–{short(self.ends[1])}: {causes or f'no word yet from {absent}'}"
+        return f"the link {short(self.ends[0])}–{short(self.ends[1])}: {causes or f'no word yet from {self.absent}'}"

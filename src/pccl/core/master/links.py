@@ -20,7 +20,7 @@ from pccl.core.master.roster import Member
 from pccl.core.messages.to_peer import Wire
 from pccl.core.rules.ring import Pair, pair
 from pccl.core.text import clip
-from pccl.types import PeerId, short
+from pccl.types import PeerId
 
 
 class Links(Part):
@@ -140,27 +140,21 @@ class Links(Part):
         link.up.append(peer)
         link.round_trip_s = max(link.round_trip_s, round_trip_us / 1e6)
         if len(link.up) == 2:
-            link.become(LinkStage.STANDING, now, None)
+            link.become(LinkStage.STANDING, now)
             del self._timed[link.ends]
             self._failing.pop(link.ends, None)
             self._missing.get(link.group, {}).pop(link.ends, None)
             self._settled[link.group] = None
-            self._remember_direction(link)
+            if link.target in link.causes:
+                self._behind_nat[link.dialler] = None
             self.forgive()
-
-    def _at_other_end(self, link: Link, peer: PeerId) -> Member:
-        return self._roster.known(link.ends[1] if link.ends[0] == peer else link.ends[0])
-
-    def _remember_direction(self, link: Link) -> None:
-        if link.target in link.causes:
-            self._behind_nat[link.dialler] = None
 
     def report_down(self, peer: PeerId, number: int, cause: str, now: float) -> Link | None:
         """One end says that the link failed: it is renumbered and dialled again. None if the report is late."""
         link = self._numbered.get(number)
         if link is None or peer not in link.ends:
             return None  # An old number, or one that this peer was never told of.
-        self._at_other_end(link, peer).pulse.suspect(now)
+        self._roster.known(link.other(peer)).pulse.suspect(now)
         self._fail(link, cause, now)
         return link
 
@@ -203,7 +197,7 @@ class Links(Part):
 
     def _retire_number(self, link: Link) -> None:
         self._numbered.pop(link.number, None)
-        if link.ends in self._needed.get(link.group, ()):
+        if self.needs(link):
             self._missing[link.group][link.ends] = None
 
     def _become(self, link: Link, stage: LinkStage, now: float, for_s: float) -> None:
@@ -264,7 +258,7 @@ class Links(Part):
     def linked(self, peer: PeerId) -> list[PeerId]:
         """Those at the other ends of the links of this peer that stand."""
         links = self._ends.get(peer, {}).values()
-        return [self._at_other_end(link, peer).peer for link in links if link.stage is LinkStage.STANDING]
+        return [link.other(peer) for link in links if link.stage is LinkStage.STANDING]
 
     def avoid(self, ends: Pair, now: float) -> None:
         """Build rings around this pair for a while."""
@@ -281,24 +275,22 @@ class Links(Part):
         """Fail the links whose dialling took too long (they are returned) and dial the rested ones again."""
         self.avoided = {ends: until for ends, until in self.avoided.items() if until > now}
         late = []
-        for link in [link for link in self._timed.values() if link.deadline is not None and link.deadline <= now]:
+        for link in [link for link in self._timed.values() if link.deadline <= now]:
             if link.stage is LinkStage.RESTING:
                 self._dial(link, now)
             else:
-                absent = " and ".join(short(peer) for peer in link.ends if peer not in link.up)
-                self._fail(link, f"no word from {absent} within {self._limits.link_timeout_s:g} s", now)
+                self._fail(link, f"no word from {link.absent} within {self._limits.link_timeout_s:g} s", now)
                 late.append(link)
         return late
 
     def shift_deadlines(self, missed_s: float, now: float) -> None:
         """Reports of links may be waiting."""
         for link in self._timed.values():
-            if link.deadline is not None:
-                link.deadline += missed_s
+            link.deadline += missed_s
 
     def next_deadline(self) -> float | None:
         """When `pass_time` has something to do."""
-        return min((link.deadline for link in self._timed.values() if link.deadline is not None), default=None)
+        return min((link.deadline for link in self._timed.values()), default=None)
 
     # ── telling the peers ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -321,6 +313,6 @@ class Links(Part):
             self._outbox.send((member.peer,), Wire(links))
 
     def _spec(self, link: Link, member: Member) -> LinkSpec:
-        other = self._at_other_end(link, member.peer)
+        other = self._roster.known(link.other(member.peer))
         lanes = self._roster.lanes[link.group]
         return LinkSpec(link.number, other.peer, link.dialler == member.peer, other.host, other.port, lanes)

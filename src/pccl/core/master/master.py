@@ -31,9 +31,9 @@ from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
 from pccl.core.master.waits import Waits
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.report import Correction, ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
-    Correction,
     Done,
     Failed,
     Fetch,
@@ -42,7 +42,6 @@ from pccl.core.messages.to_master import (
     Leave,
     LinkDown,
     LinkUp,
-    ReportPart,
     Resume,
     SyncEnded,
     SyncState,
@@ -154,7 +153,7 @@ class Master:
         if member is None:
             self.arrivals.greet(event, now)
             return
-        member.session.hear(event.message)
+        member.session.receive(event.message)
         try:
             self._dispatch(member, event.message, now)
         except Violation as violation:
@@ -207,8 +206,8 @@ class Master:
             case Initiate():
                 if voted:
                     raise Violation("initiated a collective inside update_topology")
-                # A link that was remade stands only after this peer has said so, which is after it could use it: so a
-                # parcel that was sent before this vote went over the links that stand now, or the vote comes without.
+                # A link that was remade stands only after this peer has reported it, which is after it could use it: so
+                # a parcel that was sent before this vote went over the links that stand now, or the vote comes without.
                 arrives = self.links.reaches_all(member.peer, self.roster.ring(member.group))
                 self.collectives.initiate(member, message, message.parcel if arrives else 0, now)
             case Withdraw(tags=tags):
@@ -287,7 +286,7 @@ class Master:
     def go_on_with(self, restored: Restored, now: float) -> None:
         """Lead this run. Peers rely on the order: they are taken back before they receive anything else of us, and the
         topology comes before what runs in it."""
-        self.lead.take_over(restored.run, restored.name)
+        self.lead.run, self.lead.name = restored.run, restored.name
         self.roster.restore(restored)
         self.links.restore(restored, now)
         for peer in restored.returned:

@@ -25,7 +25,7 @@ class Outbox:
         """One message to each of these peers."""
         members = [member for peer in peers if (member := self._roster.member(peer)) is not None]
         for member in members:
-            member.session.say(message)
+            member.session.log(message)
         if members:
             self._effects.append(Send(tuple(member.connection for member in members), message))
 

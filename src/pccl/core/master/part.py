@@ -29,10 +29,6 @@ class Lead:
         self.follows = follows
         """There may have been another master at this address, whose peers come back."""
 
-    def take_over(self, run: str, name: str) -> None:
-        """A run comes back."""
-        self.run, self.name = run, name
-
     def end(self, epoch: int) -> None:
         """The run has ended: what begins next is another one."""
         self.name = self.run = f"{self._first}_{epoch}"

@@ -1,6 +1,6 @@
 """Calls that can never complete together get an error that names who waits for what, instead of waiting for ever.
 
-Owns when that is looked for and who is told; which calls contradict each other is `divergence`'s rule.
+Owns when that is looked for and who is told; which calls contradict each other is `contradictions`' rule.
 
 Rules: docs/protocol.md, "Questions and contradictions".
 """
@@ -11,10 +11,10 @@ from pccl.core.master.collectives import Collectives
 from pccl.core.master.part import Common, Part
 from pccl.core.master.pending import Pending
 from pccl.core.master.sync import Syncs
+from pccl.core.messages.to_master import SyncState
 from pccl.core.messages.to_peer import RefusedPending, RefusedTopology
 from pccl.core.rules.ballot import Ballot
 from pccl.core.rules.contradictions import OpenCall, contradicting, describe
-from pccl.core.rules.election import Claim
 from pccl.core.text import clip
 
 
@@ -39,10 +39,10 @@ class Refusals(Part):
         if not open and not pending.votes and not (topology.votes and syncs):
             return False
         # Only a collective of a group that has voters in an exclusive ballot can miss one of them.
-        exclusive: list[Ballot[None] | Ballot[Claim]] = [topology, *syncs]
+        exclusive: list[Ballot[None] | Ballot[SyncState]] = [topology, *syncs]
         groups = dict.fromkeys(self._roster.accepted[voter].group for ballot in exclusive for voter in ballot.votes)
         open = [collective for collective in open if collective.group in groups]
-        ballots: list[Ballot[None] | Ballot[CollectiveSpec] | Ballot[Claim]] = [
+        ballots: list[Ballot[None] | Ballot[CollectiveSpec] | Ballot[SyncState]] = [
             *exclusive,
             pending,
             *(collective.ballot for collective in open),

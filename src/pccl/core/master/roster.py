@@ -7,67 +7,39 @@ Rules: docs/protocol.md, "Membership, as the master sees it".
 """
 
 from collections.abc import Iterable
-from enum import Enum
 from math import inf
 
 from pccl.core.master.pulse import Pulse
 from pccl.core.master.recovery.restored import Restored
-from pccl.core.messages.to_master import Join, Resume
+from pccl.core.messages.to_master import First
 from pccl.core.messages.to_peer import ToPeer, Topology
 from pccl.core.rules.ring import Pair
 from pccl.core.session import Session
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.types import PeerId
 
 
-class MemberStage(Enum):
+class MemberStage(Stage):
     """Where a peer is in its membership, as the master sees it."""
 
-    NEW = "new"
-    CANDIDATE = "candidate"
-    TRIED = "tried"
-    VISITOR = "visitor"
-    RETURNING = "returning"
-    ACCEPTED = "accepted"
-    AWAY = "away"
-    GONE = "gone"
-
-
-MEMBER_STAGES: Table[MemberStage] = {
-    MemberStage.NEW: (
-        "its first message has arrived",
-        (MemberStage.CANDIDATE, MemberStage.VISITOR, MemberStage.RETURNING),
-    ),
-    MemberStage.CANDIDATE: (
+    NEW = "its first message has arrived", ("CANDIDATE", "VISITOR", "RETURNING")
+    CANDIDATE = (
         "joined; waits for all accepted peers to vote for a new topology, for none if none is accepted",
-        (MemberStage.TRIED, MemberStage.ACCEPTED, MemberStage.GONE),
-    ),
-    MemberStage.TRIED: (
-        "part of the trial: links to its future neighbours are being made",
-        (MemberStage.CANDIDATE, MemberStage.ACCEPTED, MemberStage.GONE),
-    ),
-    MemberStage.VISITOR: ("joined to fetch the shared state; never admitted", (MemberStage.GONE,)),
-    MemberStage.RETURNING: (
-        "sent `Resume` to a master that did not lead its run; reports what it knows",
-        (MemberStage.ACCEPTED, MemberStage.GONE),
-    ),
-    MemberStage.ACCEPTED: (
-        "on the roster, in its group's ring, votes in every ballot",
-        (MemberStage.AWAY, MemberStage.GONE),
-    ),
-    MemberStage.AWAY: (
-        "on the roster, without a connection; its place is kept for a while",
-        (MemberStage.ACCEPTED, MemberStage.GONE),
-    ),
-    MemberStage.GONE: ("left, crashed, refused or kicked; its identity never returns", ()),
-}
+        ("TRIED", "ACCEPTED", "GONE"),
+    )
+    TRIED = "part of the trial: links to its future neighbours are being made", ("CANDIDATE", "ACCEPTED", "GONE")
+    VISITOR = "joined to fetch the shared state; never admitted", ("GONE",)
+    RETURNING = "sent `Resume` to a master that did not lead its run; reports what it knows", ("ACCEPTED", "GONE")
+    ACCEPTED = "on the roster, in its group's ring, votes in every ballot", ("AWAY", "GONE")
+    AWAY = "on the roster, without a connection; its place is kept for a while", ("ACCEPTED", "GONE")
+    GONE = "left, crashed, refused or kicked; its identity never returns", ()
 
 
 class Member(Staged[MemberStage]):
     """One peer, from its `Join` until it is gone for good."""
 
-    def __init__(self, first: Join | Resume, connection: int, seen_host: str, now: float) -> None:
-        super().__init__(MEMBER_STAGES, MemberStage.NEW)
+    def __init__(self, first: First, connection: int, seen_host: str, now: float) -> None:
+        super().__init__(MemberStage.NEW)
         me = first.me
         self.peer = me.peer
         self.group = me.group
@@ -117,10 +89,9 @@ class Roster:
 
     def member(self, peer: PeerId) -> Member | None:
         """The member with this id."""
-        return self.accepted.get(peer) or self._outside(peer)
-
-    def _outside(self, peer: PeerId) -> Member | None:
-        return self.candidates.get(peer) or self.visitors.get(peer) or self.returning.get(peer)
+        return (
+            self.accepted.get(peer) or self.candidates.get(peer) or self.visitors.get(peer) or self.returning.get(peer)
+        )
 
     def kind(self, peer: PeerId) -> str:
         """What to call a peer that is not accepted."""
@@ -156,24 +127,25 @@ class Roster:
     def add_candidate(self, member: Member, default_lanes: int) -> None:
         """A peer joined."""
         self.lanes.setdefault(member.group, member.lanes or default_lanes)
-        member.enter(MemberStage.CANDIDATE)
-        self._add(member, self.candidates)
+        self._add(member, MemberStage.CANDIDATE, self.candidates)
 
     def add_visitor(self, member: Member) -> None:
         """A peer came to fetch the shared state."""
-        member.enter(MemberStage.VISITOR)
-        self._add(member, self.visitors)
-
-    def _add(self, member: Member, kind: dict[PeerId, Member]) -> None:
-        self._arrivals += 1
-        member.seniority = self._arrivals
-        kind[member.peer] = member
-        self._connections[member.connection] = member
+        self._add(member, MemberStage.VISITOR, self.visitors)
 
     def add_returning(self, member: Member) -> None:
         """A peer of an earlier master came back."""
-        member.enter(MemberStage.RETURNING)
-        self._add(member, self.returning)
+        self._add(member, MemberStage.RETURNING, self.returning)
+
+    def _add(self, member: Member, stage: MemberStage, kind: dict[PeerId, Member]) -> None:
+        self._rank(member)
+        member.enter(stage)
+        kind[member.peer] = member
+        self._connections[member.connection] = member
+
+    def _rank(self, member: Member) -> None:
+        self._arrivals += 1
+        member.seniority = self._arrivals
 
     def rebind(self, member: Member, connection: int) -> None:
         """A member came back on another connection."""
@@ -187,8 +159,7 @@ class Roster:
         self.lanes.update(restored.lanes)
         for peer in (peer for ring in restored.rings.values() for peer in ring):
             member = self.returning.pop(peer, None) or self.candidates.pop(peer)
-            self._arrivals += 1
-            member.seniority = self._arrivals
+            self._rank(member)
             member.enter(MemberStage.ACCEPTED)
             self.accepted[peer] = member
         self.rings, self.epoch = dict(restored.rings), restored.epoch

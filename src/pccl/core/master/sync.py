@@ -8,8 +8,6 @@ has another layout, get an answer of their own, and hold no peer up. Knows nothi
 Rules: docs/protocol.md, "Shared state".
 """
 
-from enum import Enum
-
 from msgspec import Struct, structs
 
 from pccl.core.master.admission import Admission
@@ -19,10 +17,10 @@ from pccl.core.master.roster import Member
 from pccl.core.messages.to_master import SyncState
 from pccl.core.messages.to_peer import RefusedSync, StartSync, Synced
 from pccl.core.rules.ballot import Ballot
-from pccl.core.rules.election import Claim, Elected, elect
+from pccl.core.rules.election import Elected, elect
 from pccl.core.rules.ring import pair
 from pccl.core.rules.schedule import transfer_lanes
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, clip, names
 from pccl.types import PeerId, short
 
@@ -34,31 +32,23 @@ PULLERS_MAX = 64
 others are served in the next call, when those who have it by then are holders."""
 
 
-class SyncStage(Enum):
+class SyncStage(Stage):
     """Where a sync is in its life."""
 
-    VOTING = "voting"
-    LINKING = "linking"
-    RUNNING = "running"
-    ENDED = "ended"
-
-
-SYNC_STAGES: Table[SyncStage] = {
-    SyncStage.VOTING: ("some members of the group have said what they hold", (SyncStage.LINKING, SyncStage.ENDED)),
-    SyncStage.LINKING: (
+    VOTING = "some members of the group have sent what they hold", ("LINKING", "ENDED")
+    LINKING = (
         "all have, and one state was elected; links between pullers and holders are being made",
-        (SyncStage.RUNNING, SyncStage.ENDED),
-    ),
-    SyncStage.RUNNING: ("pullers pull from holders", (SyncStage.ENDED,)),
-    SyncStage.ENDED: ("every caller has its answer", ()),
-}
+        ("RUNNING", "ENDED"),
+    )
+    RUNNING = "pullers pull from holders", ("ENDED",)
+    ENDED = "every caller has its answer", ()
 
 
 class Sync(Staged[SyncStage]):
     """One sync of one group."""
 
-    def __init__(self, group: int, ballot: Ballot[Claim]) -> None:
-        super().__init__(SYNC_STAGES, SyncStage.VOTING)
+    def __init__(self, group: int, ballot: Ballot[SyncState]) -> None:
+        super().__init__(SyncStage.VOTING)
         self.group = group
         self.ballot = ballot
         self.elected = Elected(None)
@@ -74,7 +64,7 @@ class Sync(Staged[SyncStage]):
         """Whom the election left out, and why; sent with the other answers, so that no peer votes again meanwhile."""
 
     @property
-    def claim(self) -> Claim:
+    def claim(self) -> SyncState:
         """What was elected."""
         assert self.elected.claim is not None, "there was something to elect"
         return self.elected.claim
@@ -98,7 +88,7 @@ class Sync(Staged[SyncStage]):
 class Agreed(Struct, frozen=True):
     """What the last sync of a group put everybody in step with."""
 
-    claim: Claim
+    claim: SyncState
     holders: tuple[PeerId, ...]
     """Those that held it when it was elected: what they know of its content is what they sent then."""
 
@@ -118,16 +108,16 @@ class Syncs(Part):
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def vote(self, member: Member, vote: SyncState, now: float) -> None:
-        """A peer says what it holds."""
+        """A peer sends what it holds."""
         if self.concerns(member.peer):
             raise Violation("called sync_shared_state again before its answer")
         sync = self._syncs.get(member.group)
         if sync is not None and sync.stage is not SyncStage.VOTING:
             raise Violation("called sync_shared_state in the middle of one that it has no part in")
         if sync is None:
-            ballot = Ballot[Claim]("sync_shared_state", lambda: self._roster.ring(member.group))
+            ballot = Ballot[SyncState]("sync_shared_state", lambda: self._roster.ring(member.group))
             sync = self._syncs[member.group] = Sync(member.group, ballot)
-        sync.ballot.cast(member.peer, Claim(*structs.astuple(vote)), now)
+        sync.ballot.cast(member.peer, vote, now)
 
     def restore(self, restored: Restored) -> None:
         """This is what the groups agreed on last, under an earlier master, which gave the numbers up to this one."""
@@ -165,7 +155,7 @@ class Syncs(Part):
         if not sync.ballot.votes:
             self._end(sync, gone.now)
 
-    def refuse_contradicting(self, ballot: Ballot[Claim], reason: str, now: float) -> None:
+    def refuse_contradicting(self, ballot: Ballot[SyncState], reason: str, now: float) -> None:
         """Its voters wait for peers that wait in another call, and these for them."""
         self._outbox.send(ballot.votes, RefusedSync(True, reason))
         self._end(next(sync for sync in self._syncs.values() if sync.ballot is ballot), now)
@@ -260,7 +250,7 @@ class Syncs(Part):
     def _end(self, sync: Sync, now: float) -> None:
         sync.enter(SyncStage.ENDED)
         del self._syncs[sync.group]
-        # Not before: an end that closed its idle lanes would break the link of one that has not heard of the start.
+        # Not before: an end that closed its idle lanes would break the link of one that has not received the start.
         self._admission.unlink(sync.attempt, now)
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,7 +264,7 @@ class Syncs(Part):
         syncs = [(sync, sync.ballot) for sync in self._syncs.values()]
         return [Wait(tuple(ballot.votes), sync.explain(), ballot.since, ballot.question) for sync, ballot in syncs]
 
-    def voting(self) -> list[Ballot[Claim]]:
+    def voting(self) -> list[Ballot[SyncState]]:
         """The ballots that wait for votes."""
         return [sync.ballot for sync in self._syncs.values() if sync.stage is SyncStage.VOTING]
 

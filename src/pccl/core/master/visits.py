@@ -7,13 +7,12 @@ go, and one that asks again waits a while: places, and what holders do for a vis
 digests or bytes.
 
 The links are kept for a while after the start: a holder that closed its end of what is no link any more could do so
-before the visitor, farther from us, has heard that its lanes are lent. Lanes that are lent outlive their link.
+before the visitor, farther from us, has received that its lanes are lent. Lanes that are lent outlive their link.
 
 Rules: docs/protocol.md, "Visitors".
 """
 
 from collections.abc import Iterable
-from enum import Enum
 from math import inf
 
 from pccl.core.master.admission import Admission
@@ -23,7 +22,7 @@ from pccl.core.master.sync import Syncs
 from pccl.core.messages.to_peer import RefusedSync, Serve, StartSync
 from pccl.core.rules.ring import pair
 from pccl.core.rules.schedule import transfer_lanes
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, clip, names
 from pccl.types import PeerId, short
 
@@ -39,39 +38,24 @@ VISITORS_MAX = 64
 """Visitors of all groups, beside `peers_max`: those behind the first few wait anyway."""
 
 
-class VisitStage(Enum):
+class VisitStage(Stage):
     """Where the wish of a visitor is."""
 
-    QUEUED = "queued"
-    LINKING = "linking"
-    ANSWERED = "answered"
-    ASKED_AGAIN = "asked again"
-    ENDED = "ended"
-
-
-VISIT_STAGES: Table[VisitStage] = {
-    VisitStage.QUEUED: (
-        "`Fetch` has come; others are linked with holders first",
-        (VisitStage.LINKING, VisitStage.ENDED),
-    ),
-    VisitStage.LINKING: (
-        "links between the visitor and holders are being made",
-        (VisitStage.ANSWERED, VisitStage.ENDED),
-    ),
-    VisitStage.ANSWERED: (
+    QUEUED = "`Fetch` has come; others are linked with holders first", ("LINKING", "ENDED")
+    LINKING = "links between the visitor and holders are being made", ("ANSWERED", "ENDED")
+    ANSWERED = (
         "both sides were told to begin, or the visitor that there is nothing; its links are kept for a while",
-        (VisitStage.ASKED_AGAIN, VisitStage.ENDED),
-    ),
-    VisitStage.ASKED_AGAIN: ("`Fetch` has come again; it is queued when that while is over", (VisitStage.ENDED,)),
-    VisitStage.ENDED: ("its links are gone", ()),
-}
+        ("ASKED_AGAIN", "ENDED"),
+    )
+    ASKED_AGAIN = "`Fetch` has come again; it is queued when that while is over", ("ENDED",)
+    ENDED = "its links are gone", ()
 
 
 class Visit(Staged[VisitStage]):
     """One visitor's wish."""
 
     def __init__(self, member: Member, now: float) -> None:
-        super().__init__(VISIT_STAGES, VisitStage.QUEUED)
+        super().__init__(VisitStage.QUEUED)
         self.peer = member.peer
         self.group = member.group
         self.since = now

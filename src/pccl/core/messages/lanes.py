@@ -4,13 +4,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import Id, Lane, Number
+from pccl.core.fields import Id, Lane, Number, Run
 
 
 class LaneHello(Struct, frozen=True, tag=True):
     """First frame of a lane, from the end that dialled."""
 
-    run: Id
+    run: Run
     sender: Id
     receiver: Id
     """Whom I mean to reach: behind NAT or a reused port another one may answer."""

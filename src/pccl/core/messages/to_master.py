@@ -4,27 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import (
-    REPORT_ATTEMPTS,
-    REPORT_LINKS,
-    REPORT_OUTCOMES,
-    REPORT_RING,
-    Agreed,
-    Answered,
-    AttemptReport,
-    CollectiveSpec,
-    Count,
-    Digest,
-    Id,
-    Identity,
-    LinkReport,
-    Name,
-    Number,
-    Tag,
-    Text,
-    TransferReport,
-)
+from pccl.core.fields import CollectiveSpec, Count, Digest, Identity, Name, Number, Run, Tag, Text
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.report import Agreed, Answered, Report, TransferReport
 from pccl.types import SharedStateSyncStrategy
 
 
@@ -48,6 +30,11 @@ class SyncState(Struct, frozen=True, tag=True):
     torn: bool = False
     """What I hold is a mixture of two states, left by a transfer that did not end: I offer it to no other peer."""
 
+    @property
+    def state(self) -> tuple[int, bytes, bytes]:
+        """What is compared."""
+        return self.revision, self.layout, self.content
+
 
 class SyncReport(Struct, frozen=True):
     """The shared state of a peer that returns."""
@@ -66,7 +53,7 @@ class Resume(Struct, frozen=True, tag=True):
     `ReportPart`s follow. A master without a roster goes on with the run that such peers report."""
 
     me: Identity
-    run: Id
+    run: Run
     epoch: Count
     global_size: Number
     last_link: Count
@@ -80,33 +67,11 @@ class Resume(Struct, frozen=True, tag=True):
     """As in `Join`."""
     master: Name = ""
     """The name of the last master that took me in, ..."""
-    heard: Number = 0
+    received: Number = 0
     """... and how many of its messages I have received."""
-    said: Number = 0
+    sent: Number = 0
     """The number of my last message before this one. All messages but those that begin or end a connection, or are
     about the moment only, are numbered, from my `Join` on."""
-
-
-class ReportPart(Struct, frozen=True, tag=True):
-    """What else I knew last, in portions that fit into a frame."""
-
-    ring: Annotated[tuple[Id, ...], Meta(max_length=REPORT_RING)] = ()
-    links: Annotated[tuple[LinkReport, ...], Meta(max_length=REPORT_LINKS)] = ()
-    """Those that stand at my end."""
-    runs: Annotated[tuple[AttemptReport, ...], Meta(max_length=REPORT_ATTEMPTS)] = ()
-    """Collectives that I have called and that have no outcome yet."""
-    committed: Annotated[tuple[Number, ...], Meta(max_length=REPORT_OUTCOMES)] = ()
-    """Attempts whose outcome I know."""
-    aborted: Annotated[tuple[Number, ...], Meta(max_length=REPORT_OUTCOMES)] = ()
-    last: bool = False
-    """There is no more."""
-
-
-class Correction(Struct, frozen=True, tag=True):
-    """A link that I reported has broken since. Sent at once while I wait to be taken back, so that no peer waits
-    for the one at its other end; `LinkDown` follows in its turn."""
-
-    link: Number
 
 
 class Fetch(Struct, frozen=True, tag=True):
@@ -178,23 +143,9 @@ class Leave(Struct, frozen=True, tag=True):
     """Goodbye."""
 
 
-ToMaster = (
-    Join
-    | Resume
-    | ReportPart
-    | Correction
-    | Fetch
-    | VoteTopology
-    | AskPending
-    | Initiate
-    | Withdraw
-    | Done
-    | Failed
-    | SyncState
-    | SyncEnded
-    | LinkUp
-    | LinkDown
-    | Leave
-    | Ping
-    | Pong
-)
+First = Join | Resume
+ToCollectives = Initiate | Withdraw | Done | Failed
+ToSync = SyncState | SyncEnded
+ToLinks = LinkUp | LinkDown
+"""First messages of a connection, what follows a `Resume`; and others, by the part of the master that they are for."""
+ToMaster = First | Report | Fetch | VoteTopology | AskPending | ToCollectives | ToSync | ToLinks | Leave | Ping | Pong

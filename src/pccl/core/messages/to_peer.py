@@ -4,14 +4,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import Digest, Id, KickKind, Lane, LinkSpec, Name, Number, SegmentBytes, Tag, Text
+from pccl.core.fields import Digest, Id, KickKind, Lane, LinkSpec, Name, Number, Run, SegmentBytes, Tag, Text
 from pccl.core.messages.both import Ping, Pong
 
 
 class Welcome(Struct, frozen=True, tag=True):
-    """The join was heard: the peer is a candidate of this run. Said again if the run turns out to be an earlier one."""
+    """You are a candidate of this run, or its visitor. Sent again if it turns out to be an earlier one."""
 
-    run: Id
+    run: Run
     tags_max: Number = 4096
     """Collectives that a peer may have in flight: it refuses its user one more, before the master kicks it for that."""
     master: Name = ""
@@ -22,7 +22,7 @@ class Resumed(Struct, frozen=True, tag=True):
 
     tags_max: Number
     master: Name = ""
-    heard: Number = 0
+    received: Number = 0
     """I have your messages up to this number, as such or by what your report says; send the rest again."""
 
 
@@ -45,7 +45,7 @@ class Topology(Struct, frozen=True, tag=True):
     """A contribution of up to this many bytes may be sent along with the vote; 0 for none."""
     number: Number = 0
     """Of the latest ballot on a topology that is over. Answers and attempts are numbered in one row, so that it can be
-    told which of them came first, by peers who have not heard of all."""
+    told which of them came first, by peers that have not received all."""
 
 
 class TopologyUpdated(Struct, frozen=True, tag=True):
@@ -180,26 +180,8 @@ class Kick(Struct, frozen=True, tag=True):
     reason: Text
 
 
-ToPeer = (
-    Welcome
-    | Resumed
-    | Wire
-    | Topology
-    | TopologyUpdated
-    | PendingAnswer
-    | Start
-    | Abort
-    | Outcome
-    | Synced
-    | StartSync
-    | Serve
-    | RefusedSync
-    | RefusedTopology
-    | RefusedPending
-    | RefusedCollective
-    | Withdrawn
-    | Waiting
-    | Kick
-    | Ping
-    | Pong
-)
+ToCalls = TopologyUpdated | PendingAnswer | RefusedTopology | RefusedPending
+ToCollectives = Start | Abort | Outcome | RefusedCollective | Withdrawn
+ToSync = Synced | StartSync | RefusedSync
+"""By the part of a peer that they are for."""
+ToPeer = Welcome | Resumed | Wire | Topology | ToCalls | ToCollectives | ToSync | Serve | Waiting | Kick | Ping | Pong

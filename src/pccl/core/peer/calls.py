@@ -1,17 +1,19 @@
 """The calls of a peer's user: those that are open, and which one may be made beside which.
 
-Owns the calls of which there can be one at a time. Each is answered exactly once. Collectives and syncs have their own
-modules, and their calls are open as long as these say so. (protocol.md, Membership, as the peer sees it)
+Owns the calls of which there can be one at a time. Each is answered exactly once. Collectives, syncs and visits have
+their own modules, and their calls are open as long as these say so. (protocol.md, Membership, as the peer sees it)
 """
 
 from enum import Enum
 
-from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, PeerEffect, Resolve, SendMaster
-from pccl.core.effects.peer_events import ArePeersPending, CallCollective, SyncShared, UpdateTopology
+from pccl.core.effects.peer_effects import Answer, Failure, FailureKind
+from pccl.core.effects.peer_events import ArePeersPending, CallCollective, SyncShared, UpdateTopology, WaitAccepted
 from pccl.core.messages.to_master import AskPending, ToMaster, VoteTopology
-from pccl.core.messages.to_peer import PendingAnswer, RefusedPending, RefusedTopology, TopologyUpdated
+from pccl.core.messages.to_peer import PendingAnswer, RefusedPending, RefusedTopology, ToCalls, TopologyUpdated
 from pccl.core.peer.collectives import Collectives, Room
+from pccl.core.peer.outbox import Outbox
 from pccl.core.peer.sync import Sync
+from pccl.core.peer.visits import Visits
 from pccl.core.text import Violation
 
 AcceptedRequest = UpdateTopology | ArePeersPending | CallCollective | SyncShared
@@ -28,26 +30,36 @@ class CallName(Enum):
 
 
 class Calls:
-    """Open calls, one of each name at most. Effects are appended to the list given."""
+    """Open calls, one of each name at most."""
 
-    def __init__(self, attempts: Collectives, sync: Sync, effects: list[PeerEffect]) -> None:
+    def __init__(self, attempts: Collectives, sync: Sync, visits: Visits, outbox: Outbox) -> None:
         self._attempts = attempts
         self._sync = sync
-        self._effects = effects
+        self._visits = visits
+        self._outbox = outbox
         self._open: dict[CallName, int | None] = {}
         """None for one that was abandoned: the master still owes its answer."""
 
     def __contains__(self, name: CallName) -> bool:
         return name in self._open
 
-    def __bool__(self) -> bool:
-        return bool(self._open)
+    @property
+    def waiting(self) -> bool:
+        """One of any kind waits for its answer."""
+        return bool(self._open or self._attempts.tags or self._sync.open or self._visits.open)
 
-    def begin(self, call: int, request: AcceptedRequest, room: Room) -> None:
-        """An accepted peer calls this: refuse it, or vote."""
+    def begin(self, call: int, request: AcceptedRequest | WaitAccepted, room: Room | None) -> None:
+        """Refuse a call, wait, or vote; `room` is None as long as this peer is not accepted."""
+        if isinstance(request, WaitAccepted):
+            if self.open(CallName.CONNECT, call) and room is not None:
+                self.finish(CallName.CONNECT, None)
+            return
+        if room is None:
+            self._outbox.fail(call, FailureKind.USAGE, "connect first: this peer is not accepted yet")
+            return
         refusal = self._objection(request, room)
         if refusal is not None:
-            self._resolve(call, refusal)
+            self._outbox.resolve(call, refusal)
             return
         match request:
             case SyncShared():
@@ -88,21 +100,19 @@ class Calls:
         """Wait for an answer; a vote that was abandoned is taken over. False if another thread waits already."""
         if self._open.get(name) is not None:
             reason = f"{name.value} is already waiting in another thread; wait for it first"
-            self._resolve(call, Failure(FailureKind.USAGE, reason))
+            self._outbox.fail(call, FailureKind.USAGE, reason)
             return False
         voted = name in self._open
         self._open[name] = call
         if vote is not None and not voted:
-            self._effects.append(SendMaster(vote))
+            self._outbox.send(vote)
         return True
 
     def finish(self, name: CallName, answer: Answer) -> None:
         """Answer it, if it is open."""
-        call = self._open.pop(name, None)
-        if call is not None:
-            self._resolve(call, answer)
+        self._outbox.resolve(self._open.pop(name, None), answer)
 
-    def receive(self, message: TopologyUpdated | RefusedTopology | PendingAnswer | RefusedPending) -> None:
+    def receive(self, message: ToCalls) -> None:
         """The master answers one of them."""
         topology = isinstance(message, TopologyUpdated | RefusedTopology)
         name = CallName.UPDATE_TOPOLOGY if topology else CallName.ARE_PEERS_PENDING
@@ -118,14 +128,18 @@ class Calls:
 
     def abandon(self, call: int) -> None:
         """No thread waits for this call any more, but the vote that was sent to the master stands."""
+        self._sync.abandon(call)
+        self._visits.abandon(call)
         for name in [name for name, open_call in self._open.items() if open_call == call]:
             self._open[name] = None
-            self._resolve(call, Failure(FailureKind.USAGE, f"{name.value} was interrupted; its vote stands"))
+            self._outbox.fail(call, FailureKind.USAGE, f"{name.value} was interrupted; its vote stands")
+
+    def finish_goodbye(self) -> None:
+        """Answer our own `close`, if it was called, once the data plane has let go of all that is ours."""
+        if not (self._attempts.tags or self._sync.open or self._visits.busy):
+            self.finish(CallName.CLOSE, None)
 
     def lose(self, loss: Failure) -> None:
         """We are out of the run: all fail but our own `close`."""
         for name in [name for name in self._open if name is not CallName.CLOSE]:
             self.finish(name, loss)
-
-    def _resolve(self, call: int, answer: Answer) -> None:
-        self._effects.append(Resolve(call, answer))

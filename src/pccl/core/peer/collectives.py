@@ -5,8 +5,6 @@ call is answered exactly once: after the outcome, or, when the membership is los
 the buffers. Knows nothing of how the membership came or went. (protocol.md, A collective, as the peer sees it)
 """
 
-from enum import Enum
-
 from msgspec import Struct
 
 from pccl.codec import contribution_bytes
@@ -16,20 +14,19 @@ from pccl.core.effects.peer_effects import (
     Committed,
     Failure,
     FailureKind,
-    PeerEffect,
-    Resolve,
-    SendMaster,
     SendParcel,
     StartAttempt,
     StartExchange,
 )
 from pccl.core.effects.peer_events import AttemptEnded, CallCollective
-from pccl.core.fields import AttemptReport, CollectiveSpec
-from pccl.core.messages.to_master import Done, Failed, Initiate, ToMaster, Withdraw
-from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start, Withdrawn
+from pccl.core.fields import CollectiveSpec
+from pccl.core.messages.report import AttemptReport
+from pccl.core.messages.to_master import Done, Failed, Initiate, Withdraw
+from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start, ToCollectives, Withdrawn
 from pccl.core.peer.links import Links
+from pccl.core.peer.outbox import Outbox
 from pccl.core.rules.schedule import PARCELS_KEPT_MAX, PARCELS_MAX
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, clip
 from pccl.types import CollectiveKind, PeerId, count_peers, tag_name
 
@@ -46,34 +43,23 @@ are not told when it comes."""
 
 
 CAUSE_MAX, LOST_MAX = 256, 32
-"""What a `AttemptReport` can carry."""
+"""What an `AttemptReport` can carry."""
 
 
-class AttemptStage(Enum):
+class AttemptStage(Stage):
     """Where one of our collectives is."""
 
-    VOTING = "voting"
-    RUNNING = "running"
-    REPORTED = "reported"
-    ENDED = "ended"
-
-
-ATTEMPT_STAGES: Table[AttemptStage] = {
-    AttemptStage.VOTING: ("`Initiate` is sent", (AttemptStage.RUNNING, AttemptStage.REPORTED, AttemptStage.ENDED)),
-    AttemptStage.RUNNING: (
-        "the data plane has buffers and lanes, or for an exchange buffers and parcels",
-        (AttemptStage.REPORTED, AttemptStage.ENDED),
-    ),
-    AttemptStage.REPORTED: ("`Done` or `Failed` is sent; waits for the outcome", (AttemptStage.ENDED,)),
-    AttemptStage.ENDED: ("the call is answered", ()),
-}
+    VOTING = "`Initiate` is sent", ("RUNNING", "REPORTED", "ENDED")
+    RUNNING = "the data plane has buffers and lanes, or for an exchange buffers and parcels", ("REPORTED", "ENDED")
+    REPORTED = "`Done` or `Failed` is sent; waits for the outcome", ("ENDED",)
+    ENDED = "the call is answered", ()
 
 
 class Attempt(Staged[AttemptStage]):
     """Our part in one collective."""
 
     def __init__(self, call: int, tag: int, spec: CollectiveSpec) -> None:
-        super().__init__(ATTEMPT_STAGES, AttemptStage.VOTING)
+        super().__init__(AttemptStage.VOTING)
         self.call = call
         self.tag = tag
         self.spec = spec
@@ -81,13 +67,12 @@ class Attempt(Staged[AttemptStage]):
         """The parcel in which our contribution left with our vote; 0 for none."""
         self.withdrawing: tuple[int, ...] = ()
         """Our votes for these tags, of which it is one, are to be taken back."""
-        self.exchanged = False
-        """It was started as an exchange."""
         self.number = 0
         """Of the attempt that the master started; 0 while we have only voted."""
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
         self.lanes: tuple[int, ...] = ()
+        """None of an exchange."""
         self.pending = False
         """Candidates waited when it was started."""
         self.cause = ""
@@ -104,12 +89,12 @@ class Room(Struct, frozen=True):
 
 
 class Collectives:
-    """All our collectives that have no answer yet, by tag. Effects are appended to the list given."""
+    """All our collectives that have no answer yet, by tag."""
 
-    def __init__(self, me: PeerId, lanes: Links, effects: list[PeerEffect]) -> None:
+    def __init__(self, me: PeerId, lanes: Links, outbox: Outbox) -> None:
         self._me = me
         self._links = lanes
-        self._effects = effects
+        self._outbox = outbox
         self._attempts: dict[int, Attempt] = {}
         self._last_parcel = 0
         self._unused = 0
@@ -136,7 +121,7 @@ class Collectives:
         attempt = self._attempts[request.tag] = Attempt(call, request.tag, request.spec)
         if parcel_bytes >= _contribution_bytes(attempt.spec) > 0 and self._worth_it():
             self._send_parcel(attempt, tuple(peer for peer in ring if peer != self._me))
-        self._send(Initiate(attempt.tag, attempt.spec, attempt.parcel))
+        self._outbox.send(Initiate(attempt.tag, attempt.spec, attempt.parcel))
 
     def _worth_it(self) -> bool:
         """After some unused ones no parcel is sent, but for one now and then: links of others may have changed."""
@@ -152,7 +137,7 @@ class Collectives:
         if lanes is not None and len(in_use) < PARCELS_MAX and apart < PARCELS_KEPT_MAX - 1:
             self._last_parcel = attempt.parcel = self._last_parcel + 1
             oldest = min([attempt.parcel, *in_use])
-            self._effects.append(SendParcel(attempt.tag, attempt.parcel, oldest, lanes, attempt.spec))
+            self._outbox.add(SendParcel(attempt.tag, attempt.parcel, oldest, lanes, attempt.spec))
 
     def withdraw(self, calls: tuple[int, ...]) -> None:
         """The caller of all these waits no longer for a start. If one has started, all go on to their outcomes."""
@@ -162,7 +147,7 @@ class Collectives:
             tags = tuple(attempt.tag for attempt in attempts)
             for attempt in attempts:
                 attempt.withdrawing = tags
-            self._send(Withdraw(tags))
+            self._outbox.send(Withdraw(tags))
 
     def report(self, ring: tuple[PeerId, ...]) -> list[AttemptReport]:
         """All of them, for a master that knows of none."""
@@ -186,7 +171,7 @@ class Collectives:
         for attempt in voting:
             attempt.parcel = 0
         for tags in dict.fromkeys(attempt.withdrawing for attempt in voting if attempt.withdrawing):
-            self._send(Withdraw(tags))
+            self._outbox.send(Withdraw(tags))
 
     def links_changed(self) -> None:
         """What could not be sent to all others before perhaps can now."""
@@ -194,9 +179,7 @@ class Collectives:
 
     # ── from the master ─────────────────────────────────────────────────────────────────────────────────────────────
 
-    def dispatch(
-        self, message: Start | Abort | Outcome | RefusedCollective | Withdrawn, epoch: int, ring: tuple[PeerId, ...]
-    ) -> None:
+    def dispatch(self, message: ToCollectives, epoch: int, ring: tuple[PeerId, ...]) -> None:
         """The master sent this about one of our collectives, in this epoch with this ring."""
         if isinstance(message, Withdrawn):
             self._be_withdrawn(message)
@@ -207,8 +190,7 @@ class Collectives:
         match message:
             case Start():
                 if attempt.stage is not AttemptStage.VOTING or message.epoch != epoch:
-                    stage = attempt.stage.value
-                    raise Violation(f"tag {attempt.tag} was started in epoch {message.epoch} while {stage}")
+                    raise Violation(f"tag {attempt.tag} was started in epoch {message.epoch} while {attempt.stage}")
                 if attempt.spec.kind is CollectiveKind.BROADCAST and attempt.spec.root not in ring:
                     raise Violation(f"tag {attempt.tag} was started without its root in the ring")
                 attempt.number, attempt.epoch, attempt.ring, attempt.lanes = message.attempt, epoch, ring, message.lanes
@@ -221,7 +203,7 @@ class Collectives:
                     self._start_exchange(attempt, message.parcels)
             case Abort(attempt=number):
                 if attempt.stage is AttemptStage.RUNNING and attempt.number == number:
-                    self._effects.append(AbortAttempt(attempt.tag, number))
+                    self._outbox.add(AbortAttempt(attempt.tag, number))
             case Outcome():
                 self._learn_outcome(attempt, message, len(ring))
             case RefusedCollective() if attempt.stage is not AttemptStage.VOTING:
@@ -237,8 +219,7 @@ class Collectives:
         if any(attempt.withdrawing != message.tags for attempt in attempts):
             raise Violation(f"votes for tags {message.tags} were taken back, which we did not ask for")
         for attempt in attempts:
-            missing = tuple(PeerId(peer) for peer in message.missing)
-            self._end(attempt, Failure(FailureKind.TIMED_OUT, message.reason, attempt.tag, missing))
+            self._end(attempt, Failure(FailureKind.TIMED_OUT, message.reason, attempt.tag, message.missing))
 
     def _start(self, attempt: Attempt, start: Start) -> None:
         rank, size, lanes = attempt.ring.index(self._me), len(attempt.ring), start.lanes
@@ -249,9 +230,9 @@ class Collectives:
             self._report_broken(attempt)
             return
         attempt.enter(AttemptStage.RUNNING)
-        root = attempt.ring.index(PeerId(attempt.spec.root)) if attempt.spec.kind is CollectiveKind.BROADCAST else 0
+        root = attempt.ring.index(attempt.spec.root) if attempt.spec.kind is CollectiveKind.BROADCAST else 0
         work = (attempt.call, attempt.tag, attempt.number, attempt.spec, rank, size)
-        self._effects.append(StartAttempt(*work, to_next, from_prev, start.segment_bytes, root))
+        self._outbox.add(StartAttempt(*work, to_next, from_prev, start.segment_bytes, root))
 
     def _start_exchange(self, attempt: Attempt, parcels: tuple[int, ...]) -> None:
         rank = attempt.ring.index(self._me)
@@ -263,20 +244,19 @@ class Collectives:
             self._report_broken(attempt)
             return
         attempt.enter(AttemptStage.RUNNING)
-        attempt.exchanged = True
         where = dict(zip(others, lanes, strict=True))
         expected = tuple((where.get(peer), parcel) for peer, parcel in zip(attempt.ring, parcels, strict=True))
-        self._effects.append(StartExchange(attempt.call, attempt.tag, attempt.number, attempt.spec, rank, expected))
+        self._outbox.add(StartExchange(attempt.call, attempt.tag, attempt.number, attempt.spec, rank, expected))
 
     def _report_broken(self, attempt: Attempt) -> None:
         attempt.enter(AttemptStage.REPORTED)
         attempt.cause = "a link to another peer broke before the start"
-        self._send(Failed(attempt.tag, attempt.number, attempt.cause))
+        self._outbox.send(Failed(attempt.tag, attempt.number, attempt.cause))
 
     def _learn_outcome(self, attempt: Attempt, outcome: Outcome, size: int) -> None:
         # A master that followed another one may abort what was started at others and not here: then we only voted.
-        unheard = attempt.stage is AttemptStage.VOTING and not outcome.committed
-        if not unheard and (attempt.stage is not AttemptStage.REPORTED or attempt.number != outcome.attempt):
+        only_voted = attempt.stage is AttemptStage.VOTING and not outcome.committed
+        if not only_voted and (attempt.stage is not AttemptStage.REPORTED or attempt.number != outcome.attempt):
             raise Violation(f"an outcome for tag {attempt.tag} attempt {outcome.attempt}, which has not been reported")
         if outcome.committed:
             self._end(attempt, Committed(attempt.number, attempt.epoch, attempt.ring, attempt.pending))
@@ -285,8 +265,7 @@ class Collectives:
             f"collective {tag_name(attempt.tag)} was aborted: {outcome.reason}. Its input is as it was and the group "
             f"is rewired with {count_peers(size)}: call it again"
         )
-        lost = tuple(PeerId(peer) for peer in outcome.lost)
-        self._end(attempt, Failure(FailureKind.ABORTED, reason, attempt.tag, lost))
+        self._end(attempt, Failure(FailureKind.ABORTED, reason, attempt.tag, outcome.lost))
 
     # ── from the data plane ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -295,7 +274,7 @@ class Collectives:
         attempt = self._attempts[event.tag]
         assert attempt.number == event.attempt, "a tag has one attempt at a time, and it ends once"
         self._links.give_back(attempt.number, event.broken, event.cause)
-        if event.cause and attempt.exchanged:
+        if event.cause and not attempt.lanes:
             # Perhaps the link is too slow for so many parcels: what is tried again goes over the ring.
             self._unused = UNUSED_MAX
         if loss is not None:
@@ -304,15 +283,15 @@ class Collectives:
         attempt.enter(AttemptStage.REPORTED)
         if event.cause:
             attempt.cause = clip(event.cause)
-            self._send(Failed(attempt.tag, attempt.number, attempt.cause))
+            self._outbox.send(Failed(attempt.tag, attempt.number, attempt.cause))
         else:
-            self._send(Done(attempt.tag, attempt.number))
+            self._outbox.send(Done(attempt.tag, attempt.number))
 
     def lose(self, loss: Failure) -> None:
         """We are out of the run: stop what attempts, and answer the rest now."""
         for attempt in list(self._attempts.values()):
             if attempt.stage is AttemptStage.RUNNING:
-                self._effects.append(AbortAttempt(attempt.tag, attempt.number))
+                self._outbox.add(AbortAttempt(attempt.tag, attempt.number))
             else:
                 self._end(attempt, loss)
 
@@ -321,10 +300,7 @@ class Collectives:
     def _end(self, attempt: Attempt, answer: Answer) -> None:
         attempt.enter(AttemptStage.ENDED)
         del self._attempts[attempt.tag]
-        self._effects.append(Resolve(attempt.call, answer))
-
-    def _send(self, message: ToMaster) -> None:
-        self._effects.append(SendMaster(message))
+        self._outbox.resolve(attempt.call, answer)
 
 
 def _contribution_bytes(spec: CollectiveSpec) -> int:

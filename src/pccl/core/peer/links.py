@@ -10,21 +10,14 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from pccl.core.effects.peer_effects import (
-    AcceptLane,
-    CarryParcels,
-    CloseLane,
-    CutLane,
-    Dial,
-    PeerEffect,
-    RefuseLane,
-    SendMaster,
-)
-from pccl.core.effects.peer_events import DialFailed, LaneClosed, LaneDialled, LaneOffered
-from pccl.core.fields import LinkReport, LinkSpec
+from pccl.core.effects.peer_effects import AcceptLane, CarryParcels, CloseLane, CutLane, Dial, RefuseLane
+from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneEvent, LaneOffered
+from pccl.core.fields import LinkSpec
 from pccl.core.limits import PeerLimits
 from pccl.core.messages.lanes import LaneHello
+from pccl.core.messages.report import LinkReport
 from pccl.core.messages.to_master import LinkDown, LinkUp
+from pccl.core.peer.outbox import Outbox
 from pccl.core.text import clip
 from pccl.types import PeerId, short
 
@@ -64,14 +57,14 @@ class EarlyOffer(Struct, frozen=True):
 
 
 class Links:
-    """All our ends. Effects are appended to the list given."""
+    """All our ends."""
 
-    def __init__(self, me: PeerId, limits: PeerLimits, effects: list[PeerEffect]) -> None:
+    def __init__(self, me: PeerId, limits: PeerLimits, outbox: Outbox) -> None:
         self.run = ""
         """The run that we are part of; lanes of other runs are refused."""
         self._me = me
         self._limits = limits
-        self._effects = effects
+        self._outbox = outbox
         self._ends: dict[int, LinkEnd] = {}
         self._lent: dict[LaneId, int] = {}
         """Lent lanes and the attempt that has them."""
@@ -102,20 +95,20 @@ class Links:
         spec = end.spec
         for lane in end.numbers:
             hello = LaneHello(self.run, self._me, spec.peer, spec.number, lane)
-            self._effects.append(Dial(hello, spec.host, spec.port, self._limits.dial_timeout_s))
+            self._outbox.add(Dial(hello, spec.host, spec.port, self._limits.dial_timeout_s))
 
     def _discard(self, number: int) -> None:
         end = self._ends.pop(number)
         for lane in end.numbers:
             if (number, lane) not in self._lent:
-                self._effects.append(CloseLane(number, lane))
+                self._outbox.add(CloseLane(number, lane))
 
     def close_all(self) -> None:
         """We are out of the run."""
         for number in list(self._ends):
             self._discard(number)
         for offer in self._early:
-            self._effects.append(RefuseLane(offer, f"{short(self._me)} has left the run"))
+            self._outbox.add(RefuseLane(offer, f"{short(self._me)} has left the run"))
         self._early = {}
 
     def forget_run(self) -> None:
@@ -125,14 +118,14 @@ class Links:
 
     # ── what happens to lanes ────────────────────────────────────────────────────────────────────────────────────────
 
-    def handle(self, event: LaneOffered | LaneDialled | DialFailed | LaneClosed, now: float) -> None:
+    def handle(self, event: LaneEvent, now: float) -> None:
         """Something happened to one."""
         match event:
             case LaneOffered(offer=offer, hello=hello):
                 self._consider(offer, EarlyOffer(hello, now + self._limits.early_offer_s))
             case LaneDialled(link=link, lane=lane, round_trip_us=round_trip_us):
                 self.dialled(link, lane, round_trip_us)
-            case DialFailed(link=link, cause=cause) | LaneClosed(link=link, cause=cause):
+            case LaneClosed(link=link, cause=cause):
                 self.broke(link, cause)
 
     def _consider(self, offer: int, early: EarlyOffer) -> None:
@@ -143,22 +136,22 @@ class Links:
         if end is None and not reason:
             self._keep(offer, early)
         elif end is None or reason:
-            self._effects.append(RefuseLane(offer, reason))
+            self._outbox.add(RefuseLane(offer, reason))
         else:
-            self._effects.append(AcceptLane(offer, hello.link, hello.lane))
+            self._outbox.add(AcceptLane(offer, hello.link, hello.lane))
             self._stand(end, hello.lane, 0)
 
     def _keep(self, offer: int, early: EarlyOffer) -> None:
         if len(self._early) >= self._limits.early_offers_max:
             oldest = next(iter(self._early))
             del self._early[oldest]
-            self._effects.append(RefuseLane(oldest, f"too many lanes are offered to {short(self._me)} too early"))
+            self._outbox.add(RefuseLane(oldest, f"too many lanes are offered to {short(self._me)} too early"))
         self._early[offer] = early
 
     def _objection(self, hello: LaneHello, end: LinkEnd | None) -> str:
         """Why this lane is not wanted; empty if it is, or if we may not have been told of its link yet."""
         if hello.receiver != self._me:
-            return f"this is {short(self._me)}, not {short(PeerId(hello.receiver))}"
+            return f"this is {short(self._me)}, not {short(hello.receiver)}"
         if end is None and hello.link > self.newest:
             return ""
         if self.run and hello.run != self.run:
@@ -171,23 +164,23 @@ class Links:
             or hello.lane not in end.numbers
             or hello.lane in end.standing
         ):
-            return f"link {hello.link} has no room for lane {hello.lane} of {short(PeerId(hello.sender))}"
+            return f"link {hello.link} has no room for lane {hello.lane} of {short(hello.sender)}"
         return ""
 
     def dialled(self, link: int, lane: int, round_trip_us: int) -> None:
         """A lane that we dialled stands; it is closed if its link is gone."""
         end = self._ends.get(link)
         if end is None:
-            self._effects.append(CloseLane(link, lane))
+            self._outbox.add(CloseLane(link, lane))
         else:
             self._stand(end, lane, round_trip_us)
 
     def _stand(self, end: LinkEnd, lane: int, round_trip_us: int) -> None:
         end.standing[lane] = round_trip_us
         if (end.spec.number, lane) == end.express:
-            self._effects.append(CarryParcels(*end.express))
+            self._outbox.add(CarryParcels(*end.express))
         if end.complete:
-            self._effects.append(SendMaster(LinkUp(end.spec.number, min(end.standing.values()))))
+            self._outbox.send(LinkUp(end.spec.number, min(end.standing.values())))
 
     def broke(self, link: int, cause: str) -> None:
         """A lane could not be made or broke: a link is whole or not there, so all of it goes."""
@@ -195,7 +188,7 @@ class Links:
         if end is None:
             return
         self._discard(link)
-        self._effects.append(SendMaster(LinkDown(link, clip(f"{cause} (neighbour {short(PeerId(end.spec.peer))})"))))
+        self._outbox.send(LinkDown(link, clip(f"{cause} (neighbour {short(end.spec.peer)})")))
 
     def report(self) -> list[LinkReport]:
         """The links that stand at our end."""
@@ -209,7 +202,7 @@ class Links:
 
     def express(self, peers: Iterable[PeerId]) -> tuple[LaneId, ...] | None:
         """The express lane to each of these peers; None if a link to one of them does not stand."""
-        found = {PeerId(end.spec.peer): end.express for end in self._ends.values() if end.complete}
+        found = {end.spec.peer: end.express for end in self._ends.values() if end.complete}
         lanes = [found.get(peer) for peer in peers]
         standing = tuple(lane for lane in lanes if lane is not None)
         return standing if len(standing) == len(lanes) else None
@@ -233,7 +226,7 @@ class Links:
             del self._lent[lane_id]
             del self._lent_towards[lane_id]
             if lane_id[0] not in self._ends:
-                self._effects.append(CloseLane(*lane_id))
+                self._outbox.add(CloseLane(*lane_id))
         for link, _ in broken:
             self.broke(link, cause or "a lane did not end on a segment boundary")
 
@@ -241,7 +234,7 @@ class Links:
         """These are in our group no more. A process that was stopped and kicked keeps its connections open and
         sends nothing: an attempt that waits on one of them would wait for ever."""
         for lane_id in [lane_id for lane_id, peer in self._lent_towards.items() if peer in gone]:
-            self._effects.append(CutLane(*lane_id))
+            self._outbox.add(CutLane(*lane_id))
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -249,7 +242,7 @@ class Links:
         """Refuse the early offers that stayed unexplained."""
         for offer in [offer for offer, early in self._early.items() if early.until <= now]:
             hello = self._early.pop(offer).hello
-            self._effects.append(RefuseLane(offer, f"{short(self._me)} was never told of link {hello.link}"))
+            self._outbox.add(RefuseLane(offer, f"{short(self._me)} was never told of link {hello.link}"))
 
     def next_deadline(self) -> float | None:
         """When `pass_time` has something to do."""

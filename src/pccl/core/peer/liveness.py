@@ -22,7 +22,7 @@ class Liveness:
 
     def __init__(self, limits: PeerLimits) -> None:
         self.limit_s = limits.master_silence_s
-        self._heard_at = 0.0
+        self._shown_at = 0.0
         self._since: float | None = None
         self.next_deadline: float | None = None
         """When something is due."""
@@ -30,11 +30,11 @@ class Liveness:
     def shift_deadlines(self, now: float) -> None:
         """If we missed our own deadline by far we stood still: the silence was ours."""
         if self.next_deadline is not None and now - self.next_deadline > LATE_S:
-            self._heard_at = now
+            self._shown_at = now
 
-    def hear(self, now: float) -> None:
-        """A sign of life."""
-        self._heard_at = now
+    def show(self, now: float) -> None:
+        """The master has shown that it is there."""
+        self._shown_at = now
 
     def rest(self) -> None:
         """No call waits, or there is no connection."""
@@ -50,4 +50,4 @@ class Liveness:
         if self._since is None or self.next_deadline is None or self.next_deadline > now:
             return Due.NOTHING
         self.next_deadline = now + self.limit_s / PINGS_PER_LIMIT
-        return Due.LOSS if now - max(self._heard_at, self._since) >= self.limit_s else Due.PING
+        return Due.LOSS if now - max(self._shown_at, self._since) >= self.limit_s else Due.PING

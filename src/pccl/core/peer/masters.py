@@ -4,16 +4,16 @@ Owns the dials and their pauses, and the log of what the peer sends (`session`).
 (protocol.md, When the master is lost)
 """
 
-from enum import Enum
 from math import inf
 
 from pccl.core.effects.peer_effects import DialMaster, PeerEffect, SendMaster
 from pccl.core.limits import LATE_S, PeerLimits
-from pccl.core.messages.to_master import Correction, LinkDown, ToMaster
+from pccl.core.messages.report import Correction
+from pccl.core.messages.to_master import LinkDown, ToMaster
 from pccl.core.messages.to_peer import Resumed
 from pccl.core.peer.stages import PeerStage
 from pccl.core.session import UNCOUNTED, Session
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation
 
 FIRST_PAUSE_S = 0.05
@@ -28,39 +28,21 @@ UNCONNECTED = (PeerStage.OUTSIDE, PeerStage.AWAY)
 """Stages without a connection."""
 
 
-class SearchStage(Enum):
+class SearchStage(Stage):
     """Where a peer is in the search for its master."""
 
-    DIALLING = "dialling"
-    ASKING = "asking"
-    FOUND = "found"
-    PAUSING = "pausing"
-    ENDED = "ended"
-
-
-SEARCH_STAGES: Table[SearchStage] = {
-    SearchStage.DIALLING: (
-        "the connection is being made; the first one by `connect`",
-        (SearchStage.ASKING, SearchStage.PAUSING, SearchStage.ENDED),
-    ),
-    SearchStage.ASKING: (
-        "`Join` or `Resume` is sent; no answer yet",
-        (SearchStage.FOUND, SearchStage.PAUSING, SearchStage.ENDED),
-    ),
-    SearchStage.FOUND: ("a master has taken this peer in", (SearchStage.PAUSING, SearchStage.ENDED)),
-    SearchStage.PAUSING: (
-        "no connection; dials after a pause, which grows up to `master_redial_s`",
-        (SearchStage.DIALLING, SearchStage.ENDED),
-    ),
-    SearchStage.ENDED: ("left or put out, or no master took it in within `master_timeout_s`", ()),
-}
+    DIALLING = "the connection is being made; the first one by `connect`", ("ASKING", "PAUSING", "ENDED")
+    ASKING = "`Join` or `Resume` is sent; no answer yet", ("FOUND", "PAUSING", "ENDED")
+    FOUND = "a master has taken this peer in", ("PAUSING", "ENDED")
+    PAUSING = "no connection; dials after a pause, which grows up to `master_redial_s`", ("DIALLING", "ENDED")
+    ENDED = "left or put out, or no master took it in within `master_timeout_s`", ()
 
 
 class Masters(Staged[SearchStage]):
     """One peer's search for its master, and its log."""
 
     def __init__(self, limits: PeerLimits, seed: int) -> None:
-        super().__init__(SEARCH_STAGES, SearchStage.DIALLING)
+        super().__init__(SearchStage.DIALLING)
         self.dials = 0
         """Connections made so far."""
         self.cause = ""
@@ -104,7 +86,7 @@ class Masters(Staged[SearchStage]):
 
     def be_taken_back(self, resumed: Resumed) -> list[PeerEffect]:
         """A master has taken us back, and has our messages up to a number: the rest is sent again."""
-        lacking = self.session.unheard(resumed.heard)
+        lacking = self.session.lacking(resumed.received)
         if lacking is None:
             raise Violation("it has more of our messages than we sent, or fewer than we can send again")
         self.find()
@@ -121,7 +103,7 @@ class Masters(Staged[SearchStage]):
             if not isinstance(effect, SendMaster) or effect.again:
                 passed.append(effect)
                 continue
-            self.session.say(effect.message, kept_max)
+            self.session.log(effect.message, kept_max)
             if returning and isinstance(effect.message, LinkDown):
                 passed.append(SendMaster(Correction(effect.message.link)))
             elif stage not in UNCONNECTED and not (returning and type(effect.message) not in UNCOUNTED):

@@ -9,60 +9,46 @@ answers receives what `report` has kept. Lanes, collectives and calls go on mean
 in that, or is sent after it.
 """
 
-from pccl.core.effects.both import Note, Tick
-from pccl.core.effects.peer_effects import Answer, CloseMaster, Failure, FailureKind, PeerEffect, Resolve, SendMaster
+from pccl.core.effects.both import Tick
+from pccl.core.effects.peer_effects import CloseMaster, Failure, FailureKind, PeerEffect, SendMaster
 from pccl.core.effects.peer_events import (
     Abandon,
     AttemptEnded,
     Call,
-    DialFailed,
+    ConnectionEvent,
     Expire,
     FetchShared,
     FromMaster,
-    LaneClosed,
-    LaneDialled,
-    LaneOffered,
     MasterClosed,
     MasterUp,
     PeerEvent,
-    Request,
     SayGoodbye,
     TransferEnded,
-    WaitAccepted,
 )
 from pccl.core.fields import Identity
 from pccl.core.limits import PeerLimits
 from pccl.core.messages.both import Ping, Pong
-from pccl.core.messages.to_master import Fetch, Join, Leave, Resume, ToMaster
+from pccl.core.messages.to_master import Fetch, Join, Leave, Resume
 from pccl.core.messages.to_peer import (
-    Abort,
     Kick,
-    Outcome,
-    PendingAnswer,
-    RefusedCollective,
-    RefusedPending,
-    RefusedSync,
-    RefusedTopology,
     Resumed,
     Serve,
-    Start,
-    StartSync,
-    Synced,
+    ToCollectives,
     ToPeer,
     Topology,
-    TopologyUpdated,
+    ToSync,
     Waiting,
     Welcome,
     Wire,
-    Withdrawn,
 )
 from pccl.core.peer.calls import CallName, Calls
 from pccl.core.peer.collectives import Collectives, Room
 from pccl.core.peer.links import Links
 from pccl.core.peer.liveness import Due, Liveness
 from pccl.core.peer.masters import UNCONNECTED, Masters, SearchStage
+from pccl.core.peer.outbox import Outbox
 from pccl.core.peer.report import Answers
-from pccl.core.peer.stages import PEER_STAGES, PeerStage, Sizes
+from pccl.core.peer.stages import PeerStage, Sizes
 from pccl.core.peer.sync import Sync
 from pccl.core.peer.visits import Visits
 from pccl.core.session import Session
@@ -70,7 +56,7 @@ from pccl.core.staged import Staged
 from pccl.core.text import Violation
 from pccl.types import PeerId, short
 
-__all__ = ["PEER_STAGES", "Peer", "PeerStage", "Sizes"]
+__all__ = ["Peer", "PeerStage", "Sizes"]
 
 _ON_ROSTER = (PeerStage.ACCEPTED, PeerStage.AWAY, PeerStage.RETURNING)
 _WHILE_RETURNING = (Resumed, Kick, Waiting, Ping, Pong)
@@ -81,7 +67,7 @@ class Peer(Staged[PeerStage]):
 
     def __init__(self, identity: Identity, limits: PeerLimits) -> None:
         self.identity = identity
-        super().__init__(PEER_STAGES, PeerStage.OUTSIDE)
+        super().__init__(PeerStage.OUTSIDE)
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
         self.sizes = Sizes()
@@ -91,14 +77,14 @@ class Peer(Staged[PeerStage]):
         """Contributions of up to this length go along with the vote."""
         self.waiting = ""
         """Why our calls wait, as the master explains it."""
-        self._effects: list[PeerEffect] = []
-        self._links = Links(identity.peer, limits, self._effects)
-        self._attempts = Collectives(identity.peer, self._links, self._effects)
-        self._sync = Sync(self._links, self._effects)
+        self._outbox = Outbox()
+        self._links = Links(identity.peer, limits, self._outbox)
+        self._attempts = Collectives(identity.peer, self._links, self._outbox)
+        self._sync = Sync(self._links, self._outbox)
         self._masters = Masters(limits, int.from_bytes(identity.peer.encode()))
         self._answers = Answers()
-        self._visits = Visits(self._links, self._effects)
-        self._calls = Calls(self._attempts, self._sync, self._effects)
+        self._visits = Visits(self._links, self._outbox)
+        self._calls = Calls(self._attempts, self._sync, self._visits, self._outbox)
         self._loss: Failure | None = None
         """Why we are out, once we are."""
         self._liveness = Liveness(limits)
@@ -120,25 +106,22 @@ class Peer(Staged[PeerStage]):
             case Call():
                 self._call(event)
             case Abandon(call=call):
-                for part in (self._calls, self._sync, self._visits):
-                    part.abandon(call)
+                self._calls.abandon(call)
             case Expire(calls=calls):
                 self._attempts.withdraw(calls)
             case AttemptEnded():
                 self._attempts.ended(event, self._loss)
-                self._finish_goodbye()
+                self._calls.finish_goodbye()
             case TransferEnded():
                 transfers = self._visits if self._visits.concerns(event.attempt) else self._sync
                 transfers.ended(event, self._loss)
-                self._finish_goodbye()
+                self._calls.finish_goodbye()
             case MasterUp() | MasterClosed() | Tick():
                 self._connection_event(event, now)
-            case LaneOffered() | LaneDialled() | DialFailed() | LaneClosed():
+            case _:
                 self._links.handle(event, now)
         self._watch(now)
-        effects = self._masters.pass_on(self._effects, self.stage, self.tags_max)
-        self._effects.clear()
-        return effects
+        return self._masters.pass_on(self._outbox.take(), self.stage, self.tags_max)
 
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
@@ -147,12 +130,12 @@ class Peer(Staged[PeerStage]):
 
     # ── connection, lanes, time ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _connection_event(self, event: MasterUp | MasterClosed | Tick, now: float) -> None:
+    def _connection_event(self, event: ConnectionEvent, now: float) -> None:
         match event:
             case MasterUp() if self._loss is not None:
-                self._effects.append(CloseMaster())  # We were closed while the connection was being made.
+                self._outbox.add(CloseMaster())  # We were closed while the connection was being made.
             case MasterUp():
-                self._liveness.hear(now)
+                self._liveness.show(now)
                 self._masters.connected()
                 self._greet()
             case MasterClosed(cause=cause):
@@ -167,13 +150,13 @@ class Peer(Staged[PeerStage]):
         if not self.accepted:
             self._become(PeerStage.JOINING)
             self._masters.session = Session()
-            self._send(Join(self.identity, self._masters.dials))
+            self._outbox.send(Join(self.identity, self._masters.dials))
             if self._visits.open:
-                self._send(Fetch())
+                self._outbox.send(Fetch())
             return
         self._become(PeerStage.RETURNING)
-        self._send(self._resume())
-        self._effects.extend(map(SendMaster, self._answers.report(self.ring, self._links, self._attempts)))
+        self._outbox.send(self._resume())
+        self._outbox.add(*map(SendMaster, self._answers.report(self.ring, self._links, self._attempts)))
 
     def _resume(self) -> Resume:
         session = self._masters.session
@@ -189,8 +172,8 @@ class Peer(Staged[PeerStage]):
             sync=self._sync.report(),
             dial=self._masters.dials,
             master=session.master,
-            heard=session.heard,
-            said=session.said,
+            received=session.received,
+            sent=session.sent,
         )
 
     def _miss_master(self, cause: str, now: float) -> None:
@@ -206,20 +189,19 @@ class Peer(Staged[PeerStage]):
         self._masters.miss(cause, now)
         if news:
             self.waiting = f"the master is away: {self._masters.explain()}"
-            self._effects.append(Note(self.waiting))
+            self._outbox.note(self.waiting)
 
     def _dial_master(self, now: float) -> None:
         if self._masters.over(now):
-            self._effects.append(CloseMaster())
+            self._outbox.add(CloseMaster())
             self._be_alone(FailureKind.MASTER_LOST, f"{self._masters.obituary()}; build a new Communicator")
         elif (dial := self._masters.due(now)) is not None:
-            self._effects.append(dial)
+            self._outbox.add(dial)
 
     def _watch(self, now: float) -> None:
-        waits = self._calls or self._attempts.tags or self._sync.open or self._visits.open
         if self.stage in UNCONNECTED:
             self._liveness.rest()
-        elif self._loss is not None or not (waits or self.stage is PeerStage.RETURNING):
+        elif self._loss is not None or not (self._calls.waiting or self.stage is PeerStage.RETURNING):
             self._liveness.rest()
             self.waiting = ""
         else:
@@ -228,10 +210,10 @@ class Peer(Staged[PeerStage]):
     def _ping(self, now: float) -> None:
         match self._liveness.due(now):
             case Due.LOSS:
-                self._effects.append(CloseMaster())
+                self._outbox.add(CloseMaster())
                 self._miss_master(f"it sent nothing for {self._liveness.limit_s:g} s", now)
             case Due.PING:
-                self._send(Ping())
+                self._outbox.send(Ping())
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -240,26 +222,13 @@ class Peer(Staged[PeerStage]):
         if isinstance(request, SayGoodbye):
             self._say_goodbye(call)
         elif self._loss is not None:
-            self._resolve(call, self._loss)
+            self._outbox.resolve(call, self._loss)
         elif isinstance(request, FetchShared) or self.identity.visits:
-            self._fetch(call, request)
-        elif isinstance(request, WaitAccepted) and self.accepted:
-            self._resolve(call, None)
-        elif isinstance(request, WaitAccepted):
-            self._calls.open(CallName.CONNECT, call)
-        elif not self.accepted:
-            self._fail(call, FailureKind.USAGE, "connect first: this peer is not accepted yet")
+            self._visits.begin(call, request, self.identity.visits)
         else:
             parcel_bytes = self._parcel_bytes if self.stage is PeerStage.ACCEPTED else 0
-            self._calls.begin(call, request, Room(self.ring, self.tags_max, parcel_bytes))
-
-    def _fetch(self, call: int, request: Request) -> None:
-        if not isinstance(request, FetchShared) or not self.identity.visits or self._visits.open:
-            self._fail(call, FailureKind.USAGE, "visitors fetch the shared state, one call at a time, and nothing else")
-            return
-        self._visits.begin(call, request)
-        if self.stage is not PeerStage.OUTSIDE:
-            self._send(Fetch())
+            room = Room(self.ring, self.tags_max, parcel_bytes) if self.accepted else None
+            self._calls.begin(call, request, room)
 
     def _say_goodbye(self, call: int) -> None:
         """Leave if we are in, and answer once nothing of ours runs any more."""
@@ -267,27 +236,22 @@ class Peer(Staged[PeerStage]):
             return
         if self._loss is None:
             if self.stage is not PeerStage.OUTSIDE:
-                self._send(Leave())
-                self._effects.append(CloseMaster())
+                self._outbox.send(Leave())
+                self._outbox.add(CloseMaster())
             self._lose(FailureKind.CLOSED, "this Communicator was closed")
-        self._finish_goodbye()
-
-    def _finish_goodbye(self) -> None:
-        busy = self._attempts.tags or self._sync.open or self._visits.busy
-        if self._loss is not None and not busy:
-            self._calls.finish(CallName.CLOSE, None)
+        self._calls.finish_goodbye()
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _receive(self, message: ToPeer, now: float) -> None:
         if self._loss is not None or self.stage in UNCONNECTED:
             return
-        self._liveness.hear(now)
-        self._masters.session.hear(message)
+        self._liveness.show(now)
+        self._masters.session.receive(message)
         try:
             self._dispatch(message)
         except Violation as violation:
-            self._effects.append(CloseMaster())
+            self._outbox.add(CloseMaster())
             self._lose(
                 FailureKind.PROTOCOL, f"the master broke the protocol: {violation}; are both of the same version?"
             )
@@ -314,20 +278,20 @@ class Peer(Staged[PeerStage]):
                 self._adopt(message)
             case Waiting(reason=reason):
                 self.waiting = reason
-                self._effects.append(Note(reason))
+                self._outbox.note(reason)
             case Kick(reason=reason):
                 self._be_kicked(reason)
             case Ping():
-                self._send(Pong())
+                self._outbox.send(Pong())
             case Pong():
                 pass
-            case Start() | Abort() | Outcome() | RefusedCollective() | Withdrawn():
-                self._attempts.dispatch(message, self.epoch, self.ring)
-            case Synced() | StartSync() | RefusedSync():
-                (self._visits if self.identity.visits else self._sync).dispatch(message)
             case Serve():
                 self._visits.serve(message)
-            case TopologyUpdated() | RefusedTopology() | PendingAnswer() | RefusedPending():
+            case _ if isinstance(message, ToCollectives):
+                self._attempts.dispatch(message, self.epoch, self.ring)
+            case _ if isinstance(message, ToSync):
+                (self._visits if self.identity.visits else self._sync).dispatch(message)
+            case _:
                 self._calls.receive(message)
 
     def _adopt(self, topology: Topology) -> None:
@@ -337,7 +301,7 @@ class Peer(Staged[PeerStage]):
         if not self.accepted:
             self._become(PeerStage.ACCEPTED)
         self.epoch = topology.epoch
-        before, self.ring = self.ring, tuple(PeerId(peer) for peer in topology.ring)
+        before, self.ring = self.ring, topology.ring
         self._parcel_bytes = topology.parcel_bytes
         self._links.cut_off(set(before) - set(self.ring))
         self.sizes = Sizes(topology.global_size, len(self.ring), topology.groups, topology.largest_group)
@@ -346,17 +310,17 @@ class Peer(Staged[PeerStage]):
     def _be_taken_back(self, resumed: Resumed) -> None:
         """We are back, with the same master or with another one, which counts what it sends from zero."""
         self._become(PeerStage.ACCEPTED)
-        self._effects.extend(self._masters.be_taken_back(resumed))
+        self._outbox.add(*self._masters.be_taken_back(resumed))
         if resumed.master == self._masters.session.master:
-            self._effects.append(Note("the connection to the master stands again"))
+            self._outbox.note("the connection to the master stands again")
             return
         self._masters.session.follow(resumed.master)
         self.tags_max = resumed.tags_max
         self._attempts.resume()
-        self._effects.append(Note("the run goes on under another master"))
+        self._outbox.note("the run goes on under another master")
 
     def _be_kicked(self, reason: str) -> None:
-        self._effects.append(CloseMaster())
+        self._outbox.add(CloseMaster())
         if self.accepted:
             self._be_alone(FailureKind.KICKED, f"the master kicked {short(self.identity.peer)}: {reason}")
         else:
@@ -383,18 +347,7 @@ class Peer(Staged[PeerStage]):
         self._visits.lose(self._loss)
         self._links.close_all()
 
-    # ── small helpers ────────────────────────────────────────────────────────────────────────────────────────────────
-
     def _become(self, stage: PeerStage) -> None:
         if not self.may_enter(stage):  # The master decides what becomes of us, and it may be wrong.
-            raise Violation(f"{self.stage.value} cannot become {stage.value}")
+            raise Violation(f"{self.stage} cannot become {stage}")
         self.enter(stage)
-
-    def _send(self, message: ToMaster) -> None:
-        self._effects.append(SendMaster(message))
-
-    def _resolve(self, call: int, answer: Answer) -> None:
-        self._effects.append(Resolve(call, answer))
-
-    def _fail(self, call: int, kind: FailureKind, reason: str) -> None:
-        self._resolve(call, Failure(kind, reason))

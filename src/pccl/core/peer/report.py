@@ -12,8 +12,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
-from pccl.core.fields import REPORT_ATTEMPTS, REPORT_LINKS, REPORT_OUTCOMES, REPORT_RING, Answered
-from pccl.core.messages.to_master import ReportPart
+from pccl.core.messages.report import REPORT_ATTEMPTS, REPORT_LINKS, REPORT_OUTCOMES, REPORT_RING, Answered, ReportPart
 from pccl.core.messages.to_peer import (
     Outcome,
     PendingAnswer,

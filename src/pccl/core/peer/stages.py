@@ -1,10 +1,8 @@
 """Where a peer stands in its membership. Pure data. (protocol.md, Membership, as the peer sees it)"""
 
-from enum import Enum
-
 from msgspec import Struct
 
-from pccl.core.staged import Table
+from pccl.core.staged import Stage
 
 
 class Sizes(Struct, frozen=True):
@@ -16,32 +14,14 @@ class Sizes(Struct, frozen=True):
     largest_group: int = 0
 
 
-class PeerStage(Enum):
+class PeerStage(Stage):
     """Where this peer is in its membership."""
 
-    OUTSIDE = "outside"
-    JOINING = "joining"
-    CANDIDATE = "candidate"
-    VISITOR = "visitor"
-    ACCEPTED = "accepted"
-    AWAY = "away"
-    RETURNING = "returning"
-    GONE = "gone"
-
-
-PEER_STAGES: Table[PeerStage] = {
-    PeerStage.OUTSIDE: ("no connection to a master yet, or not any more", (PeerStage.JOINING, PeerStage.GONE)),
-    PeerStage.JOINING: (
-        "`Join` is sent",
-        (PeerStage.CANDIDATE, PeerStage.VISITOR, PeerStage.OUTSIDE, PeerStage.GONE),
-    ),
-    PeerStage.CANDIDATE: ("welcomed; waits to be admitted", (PeerStage.ACCEPTED, PeerStage.OUTSIDE, PeerStage.GONE)),
-    PeerStage.VISITOR: ("welcomed to fetch the shared state; never admitted", (PeerStage.GONE,)),
-    PeerStage.ACCEPTED: ("on the roster", (PeerStage.AWAY, PeerStage.GONE)),
-    PeerStage.AWAY: ("on the roster, but without a master: dials", (PeerStage.RETURNING, PeerStage.GONE)),
-    PeerStage.RETURNING: (
-        "`Resume` is sent; numbered messages wait in the log until it is answered",
-        (PeerStage.ACCEPTED, PeerStage.AWAY, PeerStage.GONE),
-    ),
-    PeerStage.GONE: ("left, refused, kicked or without a master: every call fails with the reason", ()),
-}
+    OUTSIDE = "no connection to a master yet, or not any more", ("JOINING", "GONE")
+    JOINING = "`Join` is sent", ("CANDIDATE", "VISITOR", "OUTSIDE", "GONE")
+    CANDIDATE = "welcomed; waits to be admitted", ("ACCEPTED", "OUTSIDE", "GONE")
+    VISITOR = "welcomed to fetch the shared state; never admitted", ("GONE",)
+    ACCEPTED = "on the roster", ("AWAY", "GONE")
+    AWAY = "on the roster, but without a master: dials", ("RETURNING", "GONE")
+    RETURNING = "`Resume` is sent; numbered messages wait in the log until it is answered", ("ACCEPTED", "AWAY", "GONE")
+    GONE = "left, refused, kicked or without a master: every call fails with the reason", ()

@@ -5,43 +5,30 @@ transfer, or, when the membership is lost, after the data plane has let go of th
 (protocol.md, Shared state)
 """
 
-from pccl.core.effects.peer_effects import (
-    AbortTransfer,
-    Answer,
-    Failure,
-    FailureKind,
-    InSync,
-    PeerEffect,
-    Resolve,
-    SendMaster,
-    StartTransfer,
-)
+from pccl.core.effects.peer_effects import AbortTransfer, Answer, Failure, FailureKind, InSync, StartTransfer
 from pccl.core.effects.peer_events import SyncShared, TransferEnded
-from pccl.core.fields import Agreed, TransferReport
+from pccl.core.messages.report import Agreed, TransferReport
 from pccl.core.messages.to_master import SyncEnded, SyncReport, SyncState
-from pccl.core.messages.to_peer import RefusedSync, StartSync, Synced
+from pccl.core.messages.to_peer import RefusedSync, StartSync, Synced, ToSync
 from pccl.core.peer.links import LaneId, Links
+from pccl.core.peer.outbox import Outbox
 from pccl.core.text import Violation, clip
-from pccl.types import PeerId
 
 
 class Sync:
-    """Our sync, if there is one. Effects are appended to the list given."""
+    """Our sync, if there is one."""
 
-    def __init__(self, lanes: Links, effects: list[PeerEffect]) -> None:
+    def __init__(self, lanes: Links, outbox: Outbox) -> None:
         self._links = lanes
-        self._effects = effects
+        self._outbox = outbox
         self._call: int | None = None
         self._request: SyncShared | None = None
         self._next: tuple[int, SyncShared] | None = None
         """The call after one that was interrupted, of another state: it votes when that one is over."""
-        self._running = 0
-        """The attempt of our transfer while it runs."""
-        self._pulled: int | None = None
-        """The revision that we hold by now, by having pulled or served it."""
-        self._elected: tuple[bytes, bytes] | None = None
-        """Layout and content of it."""
+        self._begun: StartSync | None = None
+        """What was elected, if it had to be pulled or served ..."""
         self._transfer = TransferReport.NONE
+        """... and how far that has come."""
         self._refusal: RefusedSync | None = None
         """Another master refuses our transfer while it runs; answered when the data plane has let go."""
         self.agreed: Agreed | None = None
@@ -51,6 +38,11 @@ class Sync:
     def open(self) -> bool:
         """A call waits for its answer."""
         return self._request is not None
+
+    @property
+    def _running(self) -> int | None:
+        """The attempt of our transfer, while it runs."""
+        return self._begun.attempt if self._begun and self._transfer is TransferReport.RUNNING else None
 
     @property
     def _waited_for(self) -> bool:
@@ -65,25 +57,25 @@ class Sync:
         """Vote, or take over a vote for the same that was abandoned; no other call of ours is open."""
         if self._request is None:
             self._call, self._request = call, request
-            self._send(_vote(request))
+            self._outbox.send(_vote(request))
         elif request == self._request:
             self._call = call
         else:
             self._next = call, request
 
-    def dispatch(self, message: Synced | StartSync | RefusedSync) -> None:
+    def dispatch(self, message: ToSync) -> None:
         """The master sent this about it."""
         refused = isinstance(message, RefusedSync) and self._refusal is None
-        if self._request is None or (self._running and not refused):
+        if self._request is None or (self._running is not None and not refused):
             raise Violation(f"{type(message).__name__} answers no call of ours")
         match message:
-            case RefusedSync() if self._running:
+            case RefusedSync() if self._running is not None:
                 # What was received is kept, and the next call fetches the rest.
                 self._refusal = message
-                self._effects.append(AbortTransfer(self._running))
+                self._outbox.add(AbortTransfer(self._running))
             case Synced(attempt=attempt, revision=revision):
-                layout, content = self._elected or (self._request.layout, self._request.content)
-                self.agreed = Agreed(attempt, revision, layout, content)
+                elected = self._begun or self._request
+                self.agreed = Agreed(attempt, revision, elected.layout, elected.content)
                 self._answer(InSync(attempt, revision))
             case RefusedSync():
                 self._refuse(message)
@@ -92,12 +84,13 @@ class Sync:
 
     def _refuse(self, refused: RefusedSync) -> None:
         kind = FailureKind.MISMATCH if refused.usage else FailureKind.SYNC_FAILED
-        self._answer(Failure(kind, f"sync_shared_state: {refused.reason}", revision=self._pulled))
+        revision = self._begun.revision if self._begun and self._transfer is TransferReport.HELD else None
+        self._answer(Failure(kind, f"sync_shared_state: {refused.reason}", revision=revision))
 
     def _start(self, start: StartSync, request: SyncShared) -> None:
-        lent = [self._links.lend(PeerId(peer), start.lanes, start.attempt) for peer in start.peers]
+        lent = [self._links.lend(peer, start.lanes, start.attempt) for peer in start.peers]
         standing: list[tuple[LaneId, ...]] = [lanes for lanes in lent if lanes is not None]
-        self._elected = start.layout, start.content
+        self._begun = start
         cause = "every link to the others broke before the start"
         if self._next is not None:
             # The state is another one by now. A peer that finds the lanes closed looks elsewhere.
@@ -106,34 +99,30 @@ class Sync:
             standing = []
         if not standing:
             self._transfer = TransferReport.FAILED
-            self._send(SyncEnded(start.attempt, cause))
+            self._outbox.send(SyncEnded(start.attempt, cause))
             return
-        self._running, self._pulled = start.attempt, start.revision
         self._transfer = TransferReport.RUNNING
         lanes, newcomer = tuple(standing), request.revision < start.revision
-        self._effects.append(
+        self._outbox.add(
             StartTransfer(start.attempt, start.layout, start.content, lanes, pull=start.pull, newcomer=newcomer)
         )
 
     def ended(self, event: TransferEnded, loss: Failure | None) -> None:
         """The data plane has let go: report, or answer if we are out of the run."""
         assert self._running == event.attempt, "a transfer ends once"
-        self._running = 0
         self._transfer = TransferReport.FAILED if event.cause else TransferReport.HELD
-        if event.cause:
-            self._pulled = None
         self._links.give_back(event.attempt, event.broken, event.cause)
         if loss is not None:
             self._answer(loss, lost=True)
         elif self._refusal is not None:
             self._refuse(self._refusal)
         else:
-            self._send(SyncEnded(event.attempt, clip(event.cause)))
+            self._outbox.send(SyncEnded(event.attempt, clip(event.cause)))
 
     def lose(self, loss: Failure) -> None:
         """We are out of the run: stop what runs, and answer the rest now."""
-        if self._running:
-            self._effects.append(AbortTransfer(self._running))
+        if self._running is not None:
+            self._outbox.add(AbortTransfer(self._running))
         elif self._request is not None:
             self._answer(loss, lost=True)
 
@@ -152,23 +141,20 @@ class Sync:
         waits = self._next is not None and self._next[0] == call
         if waits or self._call == call:
             self._call = self._next = None
-            self._effects.append(Resolve(call, Failure(FailureKind.USAGE, "sync_shared_state was interrupted")))
+            self._outbox.fail(call, FailureKind.USAGE, "sync_shared_state was interrupted")
 
     def _answer(self, answer: Answer, lost: bool = False) -> None:
-        call, self._call, self._request, self._pulled = self._call, None, None, None
-        elected, self._elected, self._transfer, self._refusal = self._elected, None, TransferReport.NONE, None
-        if call is not None:
-            self._effects.append(Resolve(call, answer))
+        call, self._call, self._request = self._call, None, None
+        begun, self._begun, self._transfer, self._refusal = self._begun, None, TransferReport.NONE, None
+        self._outbox.resolve(call, answer)
         if self._next is None:
             return
         (call, request), self._next = self._next, None
-        if lost or (isinstance(answer, InSync) and (request.layout, request.content) == elected):
-            self._effects.append(Resolve(call, answer))  # All of it had come when the caller was interrupted.
+        pulled = begun is not None and (request.layout, request.content) == (begun.layout, begun.content)
+        if lost or (isinstance(answer, InSync) and pulled):
+            self._outbox.resolve(call, answer)  # All of it had come when the caller was interrupted.
         else:
             self.begin(call, request)
-
-    def _send(self, message: SyncState | SyncEnded) -> None:
-        self._effects.append(SendMaster(message))
 
 
 def _vote(request: SyncShared) -> SyncState:

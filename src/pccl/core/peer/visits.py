@@ -7,11 +7,12 @@ beside everything else: their end is not reported, and they hold up nothing but 
 
 from msgspec import Struct
 
-from pccl.core.effects.both import Note
-from pccl.core.effects.peer_effects import AbortTransfer, Failure, FailureKind, PeerEffect, Resolve, StartTransfer
-from pccl.core.effects.peer_events import FetchShared, TransferEnded
-from pccl.core.messages.to_peer import RefusedSync, Serve, StartSync, Synced
+from pccl.core.effects.peer_effects import AbortTransfer, Failure, FailureKind, StartTransfer
+from pccl.core.effects.peer_events import FetchShared, Request, TransferEnded
+from pccl.core.messages.to_master import Fetch
+from pccl.core.messages.to_peer import RefusedSync, Serve, StartSync, Synced, ToSync
 from pccl.core.peer.links import Links
+from pccl.core.peer.outbox import Outbox
 from pccl.core.text import Violation
 from pccl.types import PeerId
 
@@ -30,11 +31,11 @@ class Wish(Struct):
 
 
 class Visits:
-    """Our visit, or the visitors that we serve. Effects are appended to the list given."""
+    """Our visit, or the visitors that we serve."""
 
-    def __init__(self, lanes: Links, effects: list[PeerEffect]) -> None:
+    def __init__(self, lanes: Links, outbox: Outbox) -> None:
         self._links = lanes
-        self._effects = effects
+        self._outbox = outbox
         self._wish: Wish | None = None
         self._served: dict[int, PeerId] = {}
         """Attempts that run, and for whom."""
@@ -56,52 +57,56 @@ class Visits:
 
     # ── the visitor ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def begin(self, call: int, request: FetchShared) -> None:
-        """The caller has checked that there is no other, and asks the master."""
+    def begin(self, call: int, request: Request, visitor: bool) -> None:
+        """Ask the master, which receives it after our `Join` if there is no connection yet."""
+        if not isinstance(request, FetchShared) or not visitor or self.open:
+            reason = "visitors fetch the shared state, one call at a time, and nothing else"
+            self._outbox.fail(call, FailureKind.USAGE, reason)
+            return
         self._wish = Wish(call, request)
+        self._outbox.send(Fetch())
 
-    def dispatch(self, message: Synced | StartSync | RefusedSync) -> None:
+    def dispatch(self, message: ToSync) -> None:
         """The master sent this about it."""
         wish = self._wish
         if wish is None or wish.start is not None or isinstance(message, Synced):
             raise Violation(f"{type(message).__name__} answers no call of ours")
         if isinstance(message, RefusedSync):
-            self._effects.append(Note(message.reason))
+            self._outbox.note(message.reason)
             self._answer(None)
             return
-        lent = [self._links.lend(PeerId(peer), message.lanes, message.attempt) for peer in message.peers]
+        lent = [self._links.lend(peer, message.lanes, message.attempt) for peer in message.peers]
         standing = tuple(lanes for lanes in lent if lanes is not None)
         if not standing:
             self._answer(_failure(message, wish.request, "every link to the holders broke before the start"))
             return
         wish.start = message
         goal = (message.attempt, message.layout, message.content)
-        self._effects.append(StartTransfer(*goal, standing, pull=True, newcomer=True, visit=True))
+        self._outbox.add(StartTransfer(*goal, standing, pull=True, newcomer=True, visit=True))
 
     def abandon(self, call: int) -> None:
         """The caller was interrupted: it goes on without a caller that waits."""
         if self._wish is not None and self._wish.call == call:
             self._wish.call = None
-            self._effects.append(Resolve(call, Failure(FailureKind.USAGE, "prefetch_shared_state was interrupted")))
+            self._outbox.fail(call, FailureKind.USAGE, "prefetch_shared_state was interrupted")
 
     def _answer(self, answer: Failure | None) -> None:
         assert self._wish is not None, "an answer follows a call"
         call, self._wish = self._wish.call, None
-        if call is not None:
-            self._effects.append(Resolve(call, answer))
+        self._outbox.resolve(call, answer)
 
     # ── the holder ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def serve(self, serve: Serve) -> None:
         """A visitor comes; if its link has broken since, it knows."""
-        lanes = self._links.lend(PeerId(serve.peer), serve.lanes, serve.attempt)
+        lanes = self._links.lend(serve.peer, serve.lanes, serve.attempt)
         if lanes is None:
             return
         if len(self._served) >= SERVED_MAX or serve.peer in self._served.values():
             self._links.give_back(serve.attempt, lanes, "too many visits at a time")
             return
-        self._served[serve.attempt] = PeerId(serve.peer)
-        self._effects.append(StartTransfer(serve.attempt, serve.layout, serve.content, (lanes,), visit=True))
+        self._served[serve.attempt] = serve.peer
+        self._outbox.add(StartTransfer(serve.attempt, serve.layout, serve.content, (lanes,), visit=True))
 
     # ── both ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -118,11 +123,11 @@ class Visits:
 
     def lose(self, loss: Failure) -> None:
         """We are out of the run: stop what runs, and answer the rest now."""
-        self._effects.extend(AbortTransfer(attempt) for attempt in self._served)
+        self._outbox.add(*(AbortTransfer(attempt) for attempt in self._served))
         if self._wish is None:
             return
         if self._wish.start is not None:
-            self._effects.append(AbortTransfer(self._wish.start.attempt))
+            self._outbox.add(AbortTransfer(self._wish.start.attempt))
         else:
             self._answer(loss)
 

@@ -22,5 +22,5 @@ def rootless(votes: Iterable[CollectiveSpec], ring: Sequence[PeerId]) -> str:
     strange = next((root for root in roots if root not in ring), None)
     if strange is None:
         return ""
-    named = short(PeerId(strange)) if strange else "an empty id"
+    named = short(strange) if strange else "an empty id"
     return f"the root of a broadcast must be in the group, got {named}; name one of {names(ring)}"

@@ -19,32 +19,15 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from pccl.core.messages.to_master import SyncState
 from pccl.core.text import names
 from pccl.types import PeerId, SharedStateSyncStrategy
-
-
-class Claim(Struct, frozen=True):
-    """What a peer says it holds."""
-
-    revision: int
-    strategy: SharedStateSyncStrategy
-    layout: bytes
-    """Digest of names, types and lengths."""
-    content: bytes
-    """Digest of the layout and of all that must be equal."""
-    torn: bool = False
-    """What it holds is a mixture of two states, to be given to no other peer."""
-
-    @property
-    def state(self) -> tuple[int, bytes, bytes]:
-        """What is compared."""
-        return self.revision, self.layout, self.content
 
 
 class Elected(Struct, frozen=True):
     """The outcome: who has what everybody shall have, who lacks it, and who is left out and why."""
 
-    claim: Claim | None
+    claim: SyncState | None
     """Of one of the holders; None if there is nothing to elect."""
     holders: tuple[PeerId, ...] = ()
     """Those that hold it and may give it to others."""
@@ -54,7 +37,7 @@ class Elected(Struct, frozen=True):
     refused: tuple[tuple[PeerId, str], ...] = ()
 
 
-def elect(claims: Mapping[PeerId, Claim], agreed: int | None) -> Elected:
+def elect(claims: Mapping[PeerId, SyncState], agreed: int | None) -> Elected:
     """Elect from these claims, given in the order of seniority, after `agreed` was the last revision agreed on."""
     mixed = _mixed(claims)
     if mixed:
@@ -76,7 +59,7 @@ def elect(claims: Mapping[PeerId, Claim], agreed: int | None) -> Elected:
     return Elected(winner, holders, content, pullers, refused)
 
 
-def _candidates(claims: Mapping[PeerId, Claim]) -> dict[PeerId, Claim]:
+def _candidates(claims: Mapping[PeerId, SyncState]) -> dict[PeerId, SyncState]:
     senders = {peer: claim for peer, claim in claims.items() if _only_sends(claim)}
     willing = {
         peer: claim
@@ -86,7 +69,7 @@ def _candidates(claims: Mapping[PeerId, Claim]) -> dict[PeerId, Claim]:
     return senders or willing
 
 
-def _mixed(claims: Mapping[PeerId, Claim]) -> str:
+def _mixed(claims: Mapping[PeerId, SyncState]) -> str:
     """Which strategies do not go together, and whose they are; empty if all do."""
     sides: dict[SharedStateSyncStrategy, list[PeerId]] = {}
     for peer, claim in claims.items():
@@ -101,15 +84,15 @@ def _mixed(claims: Mapping[PeerId, Claim]) -> str:
     )
 
 
-def _legal(candidates: dict[PeerId, Claim], agreed: int | None) -> dict[PeerId, Claim]:
+def _legal(candidates: dict[PeerId, SyncState], agreed: int | None) -> dict[PeerId, SyncState]:
     if agreed is None or not any(agreed <= claim.revision <= agreed + 1 for claim in candidates.values()):
         return candidates
     return {peer: claim for peer, claim in candidates.items() if claim.revision <= agreed + 1}
 
 
-def _most_popular(candidates: Mapping[PeerId, Claim]) -> Claim:
+def _most_popular(candidates: Mapping[PeerId, SyncState]) -> SyncState:
     highest = max(claim.revision for claim in candidates.values())
-    votes: dict[tuple[int, bytes, bytes], list[Claim]] = {}
+    votes: dict[tuple[int, bytes, bytes], list[SyncState]] = {}
     for claim in candidates.values():
         if claim.revision == highest:
             votes.setdefault(claim.state, []).append(claim)
@@ -117,11 +100,11 @@ def _most_popular(candidates: Mapping[PeerId, Claim]) -> Claim:
     return max(votes.values(), key=len)[0]
 
 
-def _only_sends(claim: Claim) -> bool:
+def _only_sends(claim: SyncState) -> bool:
     return claim.strategy is SharedStateSyncStrategy.SEND_ONLY
 
 
-def _outvoted(winner: Claim, holders: tuple[PeerId, ...]) -> str:
+def _outvoted(winner: SyncState, holders: tuple[PeerId, ...]) -> str:
     return (
         f"this peer only sends, but revision {winner.revision} of {names(holders)} was elected, and differs: peers "
         "that only send must hold the same"

@@ -6,6 +6,8 @@ waits for the dead. Does not know what is sent to a peer, only that all of it ar
 docs/recovery.md, "Broken connection" and "Who is waited for".
 """
 
+from msgspec import Struct
+
 from pccl.core.fields import KickKind
 from pccl.core.master.collectives import Collectives
 from pccl.core.master.links import Links
@@ -20,16 +22,15 @@ NOTED_AFTER_S = 1.0
 one whose connection merely broke is back as soon: each of these is one line."""
 
 
-class Absent:
+class Absent(Struct, eq=False):
     """One of them."""
 
-    def __init__(self, member: Member, since: float, cause: str) -> None:
-        self.member = member
-        self.since = since
-        self.cause = cause
-        """Why the connection ended."""
-        self.noted = False
-        """The operator has read of it."""
+    member: Member
+    since: float
+    cause: str
+    """Why the connection ended."""
+    noted: bool = False
+    """The operator has read of it."""
 
 
 class Away(Part):
@@ -52,10 +53,10 @@ class Away(Part):
         if member is None or not member.secret or resume.me.secret != member.secret:
             return False
         # A peer that has not received our `Resumed` still names its last master, and has sent nothing since.
-        unaware = (resume.master, resume.heard) == member.came_from
+        unaware = (resume.master, resume.received) == member.came_from
         if resume.master != self._lead.name and not unaware:
             return False
-        lacking = member.session.unheard(resume.heard if resume.master == self._lead.name else 0)
+        lacking = member.session.lacking(resume.received if resume.master == self._lead.name else 0)
         if lacking is None:
             self._outbox.close(member.connection)
             self._door.remove(Departure(member, "it came back, and lacks more messages than are kept", now))
@@ -71,7 +72,7 @@ class Away(Part):
 
     def resumed(self, member: Member) -> Resumed:
         """What takes a member back."""
-        return Resumed(self._limits.tags_max, self._lead.name, member.session.heard)
+        return Resumed(self._limits.tags_max, self._lead.name, member.session.received)
 
     def move(self, member: Member, connection: int, dial: int, *, ended: bool, now: float) -> None:
         """A member goes on with another connection, on which it first reports what we know already. If its last one has

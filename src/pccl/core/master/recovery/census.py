@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from pccl.core.fields import AttemptReport, LinkReport
 from pccl.core.limits import MasterLimits
 from pccl.core.master.roster import Member, Roster
-from pccl.core.messages.to_master import ReportPart, Resume
+from pccl.core.messages.report import AttemptReport, LinkReport, ReportPart
+from pccl.core.messages.to_master import Resume
 from pccl.core.text import Violation
 from pccl.types import PeerId
 
@@ -21,40 +21,40 @@ LENT_MAX = 2 * 1024
 no more than a link has (1,024); without a bound thousands of attempts with as many lanes each would fill our memory."""
 
 
-class Returned:
+class Returned(Struct, eq=False):
     """One peer that came back, and its report."""
 
-    def __init__(self, member: Member, resume: Resume) -> None:
-        self.member = member
-        self.resume = resume
-        self.ring: tuple[PeerId, ...] = ()
-        self.links: dict[int, LinkReport] = {}
-        """By number, those that stand at its end."""
-        self.attempts: dict[int, AttemptReport] = {}
-        """By tag, its collectives without an outcome."""
-        self.outcomes: dict[int, bool] = {}
-        """By attempt, whether it was committed."""
-        self.complete = False
-        """Its last part has arrived."""
-        self.cut: str | None = None
-        """Why its connection has ended since; None while it stands."""
-        self._lent = 0
+    member: Member
+    resume: Resume
+    ring: tuple[PeerId, ...] = ()
+    links: dict[int, LinkReport] = {}
+    """By number, those that stand at its end."""
+    attempts: dict[int, AttemptReport] = {}
+    """By tag, its collectives without an outcome."""
+    outcomes: dict[int, bool] = {}
+    """By attempt, whether it was committed."""
+    complete: bool = False
+    """Its last part has arrived."""
+    cut: str | None = None
+    """Why its connection has ended since; None while it stands."""
+    lent: int = 0
+    """Lanes of all its attempts."""
 
     def add(self, part: ReportPart, limits: MasterLimits) -> None:
         """One more part of the report."""
         if self.complete:
             raise Violation("sent another part of its report after the last one")
-        self.ring += tuple(PeerId(peer) for peer in part.ring)
+        self.ring += part.ring
         self.links.update({link.number: link for link in part.links})
         self.attempts.update({attempt.tag: attempt for attempt in part.runs})
         self.outcomes.update(dict.fromkeys(part.committed, True))
         self.outcomes.update(dict.fromkeys(part.aborted, False))
-        self._lent += sum(len(attempt.lanes) for attempt in part.runs)
+        self.lent += sum(len(attempt.lanes) for attempt in part.runs)
         if max(len(self.ring), len(self.links)) > limits.peers_max or len(self.attempts) > limits.tags_max:
             raise Violation("reports more peers, links or collectives than there can be")
         if len(self.outcomes) > 2 * limits.tags_max:
             raise Violation("reports more outcomes than a peer could lack")
-        if self._lent > LENT_MAX:
+        if self.lent > LENT_MAX:
             raise Violation("reports more lanes than a link can have")
         if part.last:
             self._check()

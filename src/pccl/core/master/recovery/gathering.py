@@ -6,7 +6,6 @@ knows which of its members are away (`away`); it gathers only peers of an earlie
 (`arrivals`). Rules: docs/recovery.md, "Restarted master" and "Who is waited for".
 """
 
-from enum import Enum
 from math import inf
 
 from pccl.core.fields import KickKind
@@ -17,34 +16,28 @@ from pccl.core.master.recovery.census import Census, Returned, take_census
 from pccl.core.master.recovery.restore import restore
 from pccl.core.master.recovery.restored import Base
 from pccl.core.master.roster import Member
-from pccl.core.messages.to_master import Correction, ReportPart, Resume, ToMaster
+from pccl.core.messages.report import Correction, ReportPart
+from pccl.core.messages.to_master import Resume, ToMaster
 from pccl.core.messages.to_peer import Kick
-from pccl.core.staged import Staged, Table
+from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, names
 from pccl.types import PeerId, count_peers
 
 _UNREPORTED = Kick(KickKind.PROTOCOL, "it did not report in time what it knew of its run")
 
 
-class GatheringStage(Enum):
+class GatheringStage(Stage):
     """Where the taking over of a run is."""
 
-    IDLE = "idle"
-    REPORTING = "reporting"
-    WAITING = "waiting"
-
-
-GATHERING_STAGES: Table[GatheringStage] = {
-    GatheringStage.IDLE: ("no peer has come back", (GatheringStage.REPORTING,)),
-    GatheringStage.REPORTING: (
+    IDLE = "no peer has come back", ("REPORTING",)
+    REPORTING = (
         "peers came back, and none of them has sent its whole report; given up after `reunion_s`",
-        (GatheringStage.WAITING, GatheringStage.IDLE),
-    ),
-    GatheringStage.WAITING: (
+        ("WAITING", "IDLE"),
+    )
+    WAITING = (
         "reports tell who was on the roster; waits for those of it that are missing, then the run goes on",
-        (GatheringStage.REPORTING, GatheringStage.IDLE),
-    ),
-}
+        ("REPORTING", "IDLE"),
+    )
 
 
 class Gathering(Part, Staged[GatheringStage]):
@@ -52,7 +45,7 @@ class Gathering(Part, Staged[GatheringStage]):
 
     def __init__(self, common: Common, admission: Admission, away: Away) -> None:
         Part.__init__(self, common)
-        Staged.__init__(self, GATHERING_STAGES, GatheringStage.IDLE)
+        Staged.__init__(self, GatheringStage.IDLE)
         self._admission = admission
         self._away = away
         self._returned: dict[PeerId, Returned] = {}
@@ -67,7 +60,7 @@ class Gathering(Part, Staged[GatheringStage]):
 
     def add(self, member: Member, resume: Resume, now: float) -> None:
         """A peer came back, and begins to report."""
-        member.came_from, member.session.heard = (resume.master, resume.heard), resume.said
+        member.came_from, member.session.received = (resume.master, resume.received), resume.sent
         self._roster.add_returning(member)
         self._returned[member.peer] = Returned(member, resume)
         self._stale = True
@@ -80,7 +73,7 @@ class Gathering(Part, Staged[GatheringStage]):
         """A peer that is here already comes with another connection. True if its report stands: what happened since
         it sends later. One that is incomplete, or older than another master that the peer had since, does not."""
         returned = self._returned.get(other.peer)
-        if returned is None or not returned.complete or other.came_from != (resume.master, resume.heard):
+        if returned is None or not returned.complete or other.came_from != (resume.master, resume.received):
             self._outbox.close(other.connection)
             self._door.remove(Departure(other, "it came back on another connection", now))
             return False

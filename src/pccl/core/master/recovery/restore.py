@@ -11,12 +11,11 @@ Rules: docs/recovery.md, "What is restored".
 
 from collections.abc import Iterable, Mapping
 
-from pccl.core.fields import Agreed, AttemptReport, TransferReport
 from pccl.core.master.recovery.census import Census, Returned
 from pccl.core.master.recovery.restored import Base, Restored, RestoredAttempt, RestoredLink
+from pccl.core.messages.report import Agreed, AttemptReport, TransferReport
 from pccl.core.messages.to_master import AskPending, Initiate, SyncState, VoteTopology
 from pccl.core.messages.to_peer import Outcome, PendingAnswer, RefusedSync, Synced, TopologyUpdated
-from pccl.core.rules.election import Claim
 from pccl.core.rules.ring import Pair, pair
 from pccl.core.text import clip, names
 from pccl.types import PeerId, SharedStateSyncStrategy, short, tag_name
@@ -78,7 +77,7 @@ def _links(reports: list[Returned], lanes: Mapping[int, int]) -> list[RestoredLi
     ends: dict[tuple[int, Pair], list[Returned]] = {}
     for each in reports:
         for number, link in each.links.items():
-            ends.setdefault((number, pair(each.member.peer, PeerId(link.peer))), []).append(each)
+            ends.setdefault((number, pair(each.member.peer, link.peer)), []).append(each)
     numbers: set[int] = {0}
     pairs: set[Pair] = set()
     links = []
@@ -166,7 +165,7 @@ def _attempt(
 
 def _lost(ring: tuple[PeerId, ...], started: Iterable[AttemptReport], missing: list[PeerId]) -> tuple[PeerId, ...]:
     """The peers that took part and are not here."""
-    reported = (PeerId(peer) for report in started for peer in report.lost)
+    reported = (peer for report in started for peer in report.lost)
     return tuple(peer for peer in dict.fromkeys((*reported, *missing)) if peer not in ring)
 
 
@@ -194,7 +193,7 @@ def _settle_sync(restored: Restored, group: int, reports: list[Returned]) -> Non
     known = [each.resume.sync.agreed for each in reports if each.resume.sync.agreed is not None]
     agreed = max(known, key=lambda each: each.attempt, default=None)
     if agreed is not None:
-        claim = Claim(agreed.revision, SharedStateSyncStrategy.ENFORCE_POPULAR, agreed.layout, agreed.content)
+        claim = SyncState(agreed.revision, SharedStateSyncStrategy.ENFORCE_POPULAR, agreed.layout, agreed.content)
         restored.agreed[group] = claim, tuple(each.member.peer for each in reports if each.resume.sync.agreed == agreed)
     for each in reports:
         peer, sync = each.member.peer, each.resume.sync

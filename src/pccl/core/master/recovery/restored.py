@@ -6,9 +6,8 @@ Pure data: knows neither how it is found nor what is done with it.
 from msgspec import Struct
 
 from pccl.core.fields import CollectiveSpec
-from pccl.core.messages.to_master import ToMaster
+from pccl.core.messages.to_master import SyncState, ToMaster
 from pccl.core.messages.to_peer import ToPeer
-from pccl.core.rules.election import Claim
 from pccl.core.rules.ring import Pair
 from pccl.types import PeerId
 
@@ -61,7 +60,7 @@ class Restored(Struct, kw_only=True):
     returned: tuple[PeerId, ...]
     """Members that have reported. The others never received that they had been accepted."""
     links: list[RestoredLink]
-    agreed: dict[int, tuple[Claim, tuple[PeerId, ...]]] = {}
+    agreed: dict[int, tuple[SyncState, tuple[PeerId, ...]]] = {}
     """By group, what was agreed on last, and which peers hold it."""
     attempts: list[RestoredAttempt] = []
     answers: list[tuple[tuple[PeerId, ...], ToPeer]] = []

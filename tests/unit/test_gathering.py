@@ -5,85 +5,11 @@ import time
 import pytest
 from msgspec import structs
 
-from pccl.core.effects.both import Tick
-from pccl.core.effects.master import Close, Closed, MasterEffect, Received, Send
-from pccl.core.fields import Agreed, Answered, AttemptReport, CollectiveSpec, Identity, LinkReport
-from pccl.core.limits import MasterLimits
-from pccl.core.master.master import Master
-from pccl.core.messages.to_master import Join, Leave, LinkDown, ReportPart, Resume
-from pccl.core.messages.to_peer import Kick, Outcome, Resumed, ToPeer, Topology, TopologyUpdated
-from pccl.types import DataType, ReduceOp
-
-RUN = "therun"
-RING = ("anna", "bert", "carl", "dora")
-SPEC = CollectiveSpec(8, DataType.FLOAT, ReduceOp.SUM)
-LIMITS = MasterLimits(reunion_s=5.0, silence_s=60.0)
-
-
-def resume(peer: str, **facts: object) -> Resume:
-    """What a peer of the run reports but for these facts, which may be fields of the structs in it as well."""
-    report = Resume(
-        me=Identity(peer, group=0, host="10.0.0.1", port=1, lanes=1),
-        run=RUN,
-        epoch=7,
-        global_size=len(RING),
-        last_link=9,
-        answered=Answered(last_number=90, accepted_at=1, topology=50, updated=50),
-    )
-    for name in ("me", "answered", "sync"):
-        inner = getattr(report, name)
-        own = {fact: facts.pop(fact) for fact in inner.__struct_fields__ if fact in facts}
-        facts[name] = structs.replace(inner, **own)
-    return structs.replace(report, **facts)
-
-
-class Stage:
-    """A master, and what it told each connection."""
-
-    def __init__(self, limits: MasterLimits = LIMITS, **arguments: object) -> None:
-        self.master = Master("another", limits, **arguments)  # type: ignore[arg-type]
-        self.told: dict[int, list[ToPeer]] = {}
-        self.closed: list[int] = []
-        self.now = 0.0
-        self._note(self.master.handle(Tick(), 0.0))
-
-    def _note(self, effects: list[MasterEffect]) -> None:
-        for effect in effects:
-            if isinstance(effect, Send):
-                for connection in effect.connections:
-                    self.told.setdefault(connection, []).append(effect.message)
-            elif isinstance(effect, Close):
-                self.closed.append(effect.connection)
-
-    def say(self, connection: int, *messages: object) -> None:
-        for message in messages:
-            self._note(self.master.handle(Received(connection, message, "10.0.0.9"), self.now))  # type: ignore[arg-type]
-
-    def tick(self) -> None:
-        self._note(self.master.handle(Tick(), self.now))
-
-    def close(self, connection: int) -> None:
-        self._note(self.master.handle(Closed(connection, "reset"), self.now))
-
-    def come_back(self, connection: int, peer: str, *runs: AttemptReport, **facts: object) -> None:
-        ring = facts.pop("ring", RING)
-        outcomes = ReportPart(committed=facts.pop("committed", ()), aborted=facts.pop("aborted", ()))  # type: ignore[arg-type]
-        recalls = (ReportPart(ring=ring), ReportPart(runs=runs), outcomes, ReportPart(last=True))  # type: ignore[arg-type]
-        self.say(connection, resume(peer, **facts), *recalls)
-
-    def wait(self, seconds: float) -> None:
-        end = self.now + seconds
-        while (due := self.master.next_deadline()) is not None and due <= end:
-            self.now = max(self.now, due)
-            self._note(self.master.handle(Tick(), self.now))
-        self.now = end
-
-    def last(self, connection: int, kind: type) -> ToPeer | None:
-        return next((each for each in reversed(self.told.get(connection, [])) if isinstance(each, kind)), None)
-
-
-def taken_back(stage: Stage) -> list[int]:
-    return [connection for connection in sorted(stage.told) if stage.last(connection, Resumed)]
+from pccl.core.fields import Identity
+from pccl.core.messages.report import Agreed, AttemptReport, LinkReport, ReportPart
+from pccl.core.messages.to_master import Join, Leave, LinkDown
+from pccl.core.messages.to_peer import Kick, Outcome, Resumed, Topology, TopologyUpdated
+from tests.unit.scripted_master import LIMITS, RING, RUN, SPEC, Stage, resume, taken_back
 
 
 def test_when_all_are_back_the_run_goes_on_at_once() -> None:
@@ -99,16 +25,16 @@ def test_when_all_are_back_the_run_goes_on_at_once() -> None:
     assert topology.epoch > 7
 
 
-@pytest.mark.parametrize("heard", [True, False])
-def test_while_all_wait_to_let_others_in_they_may_be_more_than_they_know(heard: bool) -> None:
-    """Carl was let in, and the master was lost before anybody but carl had heard of it: carl is waited for. Nobody
+@pytest.mark.parametrize("received", [True, False])
+def test_while_all_wait_to_let_others_in_they_may_be_more_than_they_know(received: bool) -> None:
+    """Carl was let in, and the master was lost before anybody but carl had received it: carl is waited for. Nobody
     knows whether there is a carl, so not for long."""
     stage = Stage()
     for place, peer in enumerate(RING[:2]):
         stage.come_back(place, peer, ring=RING[:2], global_size=2, updating=True)
     stage.wait(1.0)
     assert taken_back(stage) == []
-    if heard:
+    if received:
         stage.come_back(2, "carl", ring=RING[:3], global_size=3, epoch=8, topology=60, accepted_at=60)
         assert taken_back(stage) == [0, 1, 2]
         assert [stage.last(place, TopologyUpdated) for place in (0, 1)] == [TopologyUpdated(60)] * 2
@@ -128,14 +54,14 @@ def test_whoever_did_not_hear_that_its_run_came_back_to_the_same_master_is_told_
     """A master had lost all its peers, and they came back to it, but one connection broke before it was told so: what
     it said to this master before is no part of what it says now."""
     stage = Stage()
-    before = {"secret": "s", "master": stage.master.lead.name, "heard": 3}
+    before = {"secret": "s", "master": stage.master.lead.name, "received": 3}
     for place, peer in enumerate(RING):
         stage.come_back(place, peer, dial=1, **before)
     assert taken_back(stage) == [0, 1, 2, 3]
     stage.come_back(4, "anna", dial=2, **before)
     assert taken_back(stage) == [0, 1, 2, 3, 4]
     # Another process had its place meanwhile: what that was sent is not what this one lacks.
-    stage.come_back(5, "anna", dial=3, **{**before, "heard": 4})
+    stage.come_back(5, "anna", dial=3, **{**before, "received": 4})
     assert isinstance(stage.last(5, Kick), Kick)
 
 
@@ -163,7 +89,7 @@ def test_a_peer_that_somebody_still_has_a_link_to_is_waited_for_longer() -> None
     stage = Stage()
     link = LinkReport(3, "dora", True, 1)
     for place, peer in enumerate(RING[:3]):
-        stage.say(place, resume(peer), ReportPart(ring=RING), ReportPart(links=(link,)), ReportPart(last=True))
+        stage.send(place, resume(peer), ReportPart(ring=RING), ReportPart(links=(link,)), ReportPart(last=True))
     stage.wait(LIMITS.reunion_s + 1.0)
     assert taken_back(stage) == []
     assert any("dora" in sentence for sentence in stage.master.explain())
@@ -185,7 +111,7 @@ def test_a_run_of_others_is_not_disturbed() -> None:
 
 def test_a_run_that_has_just_begun_gives_way_to_an_earlier_one() -> None:
     stage = Stage(follows=True)
-    stage.say(0, Join(Identity("newcomer", 0, "", 1, 0)))
+    stage.send(0, Join(Identity("newcomer", 0, "", 1, 0)))
     stage.wait(LIMITS.newborn_s)
     assert isinstance(stage.last(0, Topology), Topology), "nobody came back, so it begins a run"
     for place, peer in enumerate(RING, start=1):
@@ -196,7 +122,7 @@ def test_a_run_that_has_just_begun_gives_way_to_an_earlier_one() -> None:
 
 def test_newcomers_wait_for_those_who_come_back() -> None:
     stage = Stage(follows=True)
-    stage.say(0, Join(Identity("newcomer", 0, "", 1, 0)))
+    stage.send(0, Join(Identity("newcomer", 0, "", 1, 0)))
     for place, peer in enumerate(RING, start=1):
         stage.come_back(place, peer)
     assert stage.last(0, Topology) is None
@@ -269,7 +195,7 @@ def test_a_ring_with_peers_of_another_group_is_believed_by_nobody_else() -> None
 def test_no_more_come_back_than_there_can_be() -> None:
     stage = Stage(limits=structs.replace(LIMITS, peers_max=3))
     for place in range(5):
-        stage.say(place, resume(f"peer{place}"))
+        stage.send(place, resume(f"peer{place}"))
     assert [isinstance(stage.last(place, Kick), Kick) for place in range(5)] == [False] * 3 + [True] * 2
 
 
@@ -286,7 +212,7 @@ def test_no_more_come_back_than_there_can_be() -> None:
 )
 def test_what_cannot_be_is_not_recalled(recall: ReportPart, facts: dict[str, object]) -> None:
     stage = Stage()
-    stage.say(0, resume("anna", **facts), ReportPart(ring=RING), recall)
+    stage.send(0, resume("anna", **facts), ReportPart(ring=RING), recall)
     kick = stage.last(0, Kick)
     assert isinstance(kick, Kick)
     assert "broke the protocol" in kick.reason
@@ -299,7 +225,7 @@ def test_a_thousand_come_back_in_seconds() -> None:
     began = time.process_time()
     for place, peer in enumerate(ring):
         portions = [ReportPart(ring=ring[start : start + 256]) for start in range(0, len(ring), 256)]
-        stage.say(place, resume(peer, global_size=len(ring)), *portions, ReportPart(last=True))
+        stage.send(place, resume(peer, global_size=len(ring)), *portions, ReportPart(last=True))
     assert len(taken_back(stage)) == len(ring)
     assert time.process_time() - began < 10.0, "1.5 s where this was written, 19 s when all is counted with each word"
 
@@ -308,20 +234,20 @@ def tell_with_link(stage: Stage, connection: int, peer: str, other: str, **facts
     """Of a run of two that are linked; who was linked first dialled."""
     link = LinkReport(9, other, dial=peer < other, lanes=1)
     first = resume(peer, global_size=2, secret=f"of {peer}", **facts)
-    stage.say(connection, first, ReportPart(ring=("anna", "bert"), links=(link,)), ReportPart(last=True))
+    stage.send(connection, first, ReportPart(ring=("anna", "bert"), links=(link,)), ReportPart(last=True))
 
 
 def test_who_is_cut_off_after_its_report_is_taken_back_and_hears_of_it_when_it_asks_again() -> None:
     stage = Stage()
-    tell_with_link(stage, 0, "bert", "anna", dial=1, said=11)
+    tell_with_link(stage, 0, "bert", "anna", dial=1, sent=11)
     stage.close(0)
     tell_with_link(stage, 1, "anna", "bert")
     assert stage.last(1, Resumed)
     assert list(stage.master.roster.accepted) == ["anna", "bert"]
-    tell_with_link(stage, 2, "bert", "anna", dial=2, said=12)
+    tell_with_link(stage, 2, "bert", "anna", dial=2, sent=12)
     taken, topology = stage.last(2, Resumed), stage.last(2, Topology)
     assert isinstance(taken, Resumed)
-    assert taken.heard == 11, "what it sent after its first report is not in that"
+    assert taken.received == 11, "what it sent after its first report is not in that"
     assert isinstance(topology, Topology)
     assert topology.ring == ("anna", "bert")
     assert stage.last(2, Kick) is None
@@ -329,7 +255,7 @@ def test_who_is_cut_off_after_its_report_is_taken_back_and_hears_of_it_when_it_a
 
 def test_who_is_cut_off_and_has_no_link_left_is_lost_if_it_stays_away() -> None:
     stage = Stage()
-    stage.say(
+    stage.send(
         0, resume("bert", global_size=2, secret="of bert"), ReportPart(ring=("anna", "bert")), ReportPart(last=True)
     )
     stage.close(0)
@@ -343,14 +269,14 @@ def test_who_is_cut_off_and_has_no_link_left_is_lost_if_it_stays_away() -> None:
 def test_a_report_stands_when_its_peer_comes_again_and_is_not_done_yet() -> None:
     """The others may have been waited for long enough at this very moment."""
     stage = Stage()
-    tell_with_link(stage, 0, "bert", "anna", dial=1, said=11)
+    tell_with_link(stage, 0, "bert", "anna", dial=1, sent=11)
     stage.close(0)
-    stage.say(2, resume("bert", global_size=2, secret="of bert", dial=2, said=12))
+    stage.send(2, resume("bert", global_size=2, secret="of bert", dial=2, sent=12))
     tell_with_link(stage, 1, "anna", "bert")
     taken = stage.last(2, Resumed)
     assert isinstance(taken, Resumed)
-    assert taken.heard == 11
-    stage.say(2, ReportPart(ring=("anna", "bert")), ReportPart(last=True))
+    assert taken.received == 11
+    stage.send(2, ReportPart(ring=("anna", "bert")), ReportPart(last=True))
     assert stage.last(2, Kick) is None
     assert list(stage.master.roster.accepted) == ["anna", "bert"]
 
@@ -362,10 +288,10 @@ def test_a_pair_that_tells_of_two_links_ends_nothing(others: tuple[int, int]) ->
     pairs = {"anna": ("bert", (4, 5)), "bert": ("anna", (4, 5)), "carl": ("dora", others), "dora": ("carl", others)}
     for connection, (me, (other, numbers)) in enumerate(pairs.items(), 1):
         links = tuple(LinkReport(number, other, me < other, 1) for number in numbers)
-        stage.say(connection, resume(me), ReportPart(ring=RING, links=links), ReportPart(last=True))
-    stage.say(1, Leave())
+        stage.send(connection, resume(me), ReportPart(ring=RING, links=links), ReportPart(last=True))
+    stage.send(1, Leave())
     for connection in (2, 3):
-        stage.say(connection, *(LinkDown(number, "it broke") for number in (4, 5, 7, 8)))
+        stage.send(connection, *(LinkDown(number, "it broke") for number in (4, 5, 7, 8)))
     assert [type(message) for message in stage.told[4]].count(Topology) == 2, "dora goes on, and learns that anna left"
     assert not any(isinstance(message, Kick) for told in stage.told.values() for message in told)
 
@@ -373,12 +299,12 @@ def test_a_pair_that_tells_of_two_links_ends_nothing(others: tuple[int, int]) ->
 def test_a_report_that_names_another_master_takes_the_place_of_the_first() -> None:
     """Another master had this peer in between: what it reported before is old."""
     stage = Stage()
-    tell_with_link(stage, 0, "bert", "anna", dial=1, said=11, master="one", heard=5)
-    tell_with_link(stage, 2, "bert", "anna", dial=2, said=13, master="two", heard=1)
+    tell_with_link(stage, 0, "bert", "anna", dial=1, sent=11, master="one", received=5)
+    tell_with_link(stage, 2, "bert", "anna", dial=2, sent=13, master="two", received=1)
     tell_with_link(stage, 1, "anna", "bert")
     taken = stage.last(2, Resumed)
     assert isinstance(taken, Resumed)
-    assert taken.heard == 13
+    assert taken.received == 13
     assert (stage.last(0, Resumed), stage.last(0, Kick)) == (None, None)
     assert 0 in stage.closed
 
@@ -394,7 +320,7 @@ def test_what_arrives_late_from_a_connection_that_was_given_up_changes_nothing(f
         "Resume": resume("bert", secret="of bert", dial=2),
     }
     before = list(stage.told[0])
-    stage.say(2, late[first])
+    stage.send(2, late[first])
     assert stage.closed == [2]
     assert 2 not in stage.told
     assert stage.told[0] == before

@@ -7,11 +7,11 @@ import pytest
 from msgspec import structs
 
 from pccl.core.effects.master import Closed
-from pccl.core.fields import Agreed, AttemptReport, Identity, LinkReport, TransferReport
+from pccl.core.fields import Identity
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.report import Agreed, AttemptReport, Correction, LinkReport, ReportPart, TransferReport
 from pccl.core.messages.to_master import (
     AskPending,
-    Correction,
     Done,
     Failed,
     Initiate,
@@ -19,7 +19,6 @@ from pccl.core.messages.to_master import (
     Leave,
     LinkDown,
     LinkUp,
-    ReportPart,
     Resume,
     SyncEnded,
     SyncState,
@@ -28,7 +27,7 @@ from pccl.core.messages.to_master import (
     Withdraw,
 )
 from pccl.types import SharedStateSyncStrategy
-from tests.unit.test_reunion import RUN, SPEC, Stage, resume
+from tests.unit.scripted_master import RUN, SPEC, Stage, resume
 
 PEERS = ("anna", "bert", "carl", "dora", "emil")
 """Few names and small numbers, so that what is told of them often concerns the same thing."""
@@ -82,8 +81,8 @@ class Liar:
             secret=draw.choice(("", f"of {peer}")),
             dial=draw.randrange(4),
             master=draw.choice(("", "one")),
-            heard=draw.randrange(2),
-            said=self.number(),
+            received=draw.randrange(2),
+            sent=self.number(),
         )
 
     def run(self) -> AttemptReport:
@@ -116,15 +115,15 @@ def test_no_report_ends_the_master(first: int) -> None:
             somebody = liar.random.randrange(1, connections + 1)
             match liar.random.choices(("report", "join", "end", "word", "wait"), (55, 10, 7, 13, 15))[0]:
                 case "report":
-                    stage.say(connections, *liar.report())
+                    stage.send(connections, *liar.report())
                     connections += 1
                 case "join":
-                    stage.say(connections, Join(Identity(liar.random.choice(PEERS), 0, "", 1, 0)))
+                    stage.send(connections, Join(Identity(liar.random.choice(PEERS), 0, "", 1, 0)))
                     connections += 1
                 case "end":
                     stage.master.handle(Closed(somebody, "it died"), stage.now)
                 case "word":
-                    stage.say(somebody, liar.word())
+                    stage.send(somebody, liar.word())
                 case "wait":
                     stage.wait(liar.random.choice((1.0, 3.0, 6.0, 61.0)))
             stage.master.explain()
