@@ -52,4 +52,4 @@ def test_a_changed_step_is_noticed(crew, monkeypatch, mode, owner, name, broken)
 def test_a_changed_offset_is_noticed(crew, monkeypatch):
     monkeypatch.setattr(Rounds, "_offset", _offset)
     with pytest.raises(AssertionError):
-        MODES["streaming"](crew)
+        test_oracle.test_streaming(crew, 7, 2)

@@ -34,7 +34,8 @@ def main():
     logging.getLogger("pccl.training").addHandler(Lines(logging.WARNING))
     model = oracle.make_model()
     optimizer = oracle.make_optimizer(model)
-    pause = threading.Event()
+    pause, stop = threading.Event(), threading.Event()
+    threading.Thread(target=lambda: sys.stdin.readline() and stop.set(), daemon=True).start()
     run = DiLoCo(told["address"], model, optimizer, **told.get("options", {}))
     checkpoint = told.get("checkpoint")
     if checkpoint:
@@ -44,7 +45,7 @@ def main():
     with run:
         say("joined", round=run.round, peer=run.communicator.peer_id)
         last, at = merged(run), time.monotonic()
-        while run.round < told["rounds"]:
+        while run.round < told["rounds"] and not stop.is_set():
             pause.wait(told.get("step_s", 0.0))
             oracle.inner_step(model, optimizer, told["number"], run.step)
             if merged(run) != last:

@@ -103,9 +103,10 @@ class Fragment:
         chunks = (torch.split(each, CHUNK) for each in (delta, self.momentum, self.theta))
         for mean, speed, theta in zip(*chunks, strict=True):
             mean.div_(total)
-            norm, old = float(torch.linalg.vector_norm(mean)), float(torch.linalg.vector_norm(speed))
-            squares, speeds = squares + norm * norm, speeds + old * old
-            dots += float(torch.dot(mean, speed)) if old else 0.0
+            # Of the figures alone: sums like these differ from CPU to CPU, and nothing that is shared depends on them.
+            squares += float(torch.dot(mean, mean))
+            speeds += float(torch.dot(speed, speed))
+            dots += float(torch.dot(mean, speed))
             speed.mul_(momentum)
             speed.add_(mean)
             change = self._scratch[: len(mean)]
