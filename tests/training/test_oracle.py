@@ -121,17 +121,28 @@ def test_weights_are_tokens(crew):
         close(found, outer.theta)
 
 
-@pytest.mark.parametrize("quantize", [None, "int8", "int4"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("mode", [{}, {"overlap": 1}, {"fragments": 3, "overlap": 1}, {"overlap": "round"}])
+STILL = {"plain": {}, "overlapped": {"overlap": 1}, "streaming": {"fragments": 3, "overlap": 1}}
+STILL |= {"delayed": {"overlap": "round"}}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "quantize", "mode"),
+    [
+        *((dtype, quantize, "plain") for dtype in ("float32", "bfloat16", "float16") for quantize in (None, "int8")),
+        ("bfloat16", "int4", "overlapped"),
+        ("float16", None, "streaming"),
+        ("bfloat16", "int4", "streaming"),
+        ("float16", "int8", "delayed"),
+    ],
+)
 def test_with_a_learning_rate_of_zero_nothing_moves(crew, dtype, quantize, mode):
-    models = [oracle.make_model(dtype) for _ in range(2)]
+    models = [oracle.make_model(getattr(torch, dtype)) for _ in range(2)]
     before = {name: each.detach().clone() for name, each in models[0].named_parameters()}
 
     def act(number):
         optimizer = oracle.make_optimizer(models[number], lr=0.0)
         with DiLoCo(
-            crew.address, models[number], optimizer, sync_every=3, min_peers=2, quantize=quantize, **mode
+            crew.address, models[number], optimizer, sync_every=3, min_peers=2, quantize=quantize, **STILL[mode]
         ) as run:
             digests = {run.outer_digest()}
             for step in range(30):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pccl import MasterNode, UsageError
+from pccl import Communicator, MasterNode, UsageError
 from pccl.training import DiLoCo
 from tests.patience import HANG_S
 from tests.training import oracle
@@ -303,3 +303,65 @@ def test_rates_that_diverge_with_a_round_of_delay_are_warned_of(caplog):
     for options in ({}, {"overlap": "round"}, {"overlap": "round", "eager": True}, {"overlap": 5}):
         DiLoCo("127.0.0.1:1", model, oracle.make_optimizer(model), **options)
     assert not caplog.text
+
+
+def test_with_the_pace_of_speed_a_slow_peer_makes_fewer_steps(crew):
+    made = [make(crew, number, min_peers=2, pace="speed") for number in range(2)]
+    pause = threading.Event()
+
+    def act(number):
+        run, model, optimizer = made[number]
+        steps = []
+        with run:
+            for _ in range(6):
+                at, made_here = run.round, 0
+                while run.round == at:
+                    pause.wait(0.15 if number else 0.01)
+                    oracle.inner_step(model, optimizer, number, run.step)
+                    made_here += 1
+                steps.append(made_here)
+        return steps, run.outer_digest()
+
+    (fast, first), (slow, second) = crew.together(2, act)
+    assert fast == [EVERY] * 6
+    assert slow[0] == EVERY
+    assert min(slow) < EVERY
+    assert first == second
+
+
+def test_a_fresh_optimizer_of_a_newcomer_warms_up(crew):
+    first, late = make(crew, 0, join="fresh"), make(crew, 1, join="fresh", warmup_steps=4)
+    trained, joined = threading.Event(), threading.Event()
+
+    def act(number):
+        run, model, optimizer = (first, late)[number]
+        if number:
+            trained.wait(HANG_S)
+        with run:
+            if not number:
+                while not joined.is_set():
+                    oracle.inner_step(model, optimizer, 0, run.step)
+                    if run.round == 2:
+                        trained.set()
+                return []
+            used = []
+            optimizer.register_step_pre_hook(lambda *_: used.append(optimizer.param_groups[0]["lr"]))
+            joined.set()
+            for step in range(EVERY - 1):
+                oracle.inner_step(model, optimizer, 1, step)
+            return [*used, optimizer.param_groups[0]["lr"]]
+
+    rates = crew.together(2, act)[1]
+    assert rates == pytest.approx([0.01, 0.02, 0.05])
+
+
+def test_a_communicator_of_ones_own_is_taken(crew):
+    model = oracle.make_model()
+    expected, _ = oracle.train(1, 2, EVERY, 0.7, 0.9)
+    with Communicator(crew.address) as mine:
+        optimizer = oracle.make_optimizer(model)
+        with DiLoCo(mine, model, optimizer, sync_every=EVERY) as run:
+            assert run.communicator is mine
+            for step in range(2 * EVERY):
+                oracle.inner_step(model, optimizer, 0, step)
+            close(run.outer_parameters(), expected.theta)

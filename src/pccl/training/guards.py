@@ -33,7 +33,6 @@ class Guards:
         self._share: float | None = None
         self._bad = 0
         self._told_rates = False
-        self._warming: list[tuple[optim.Optimizer, int]] = []
 
     def share(self, peers: int) -> float:
         """What the own delta was of the last sum; before there was one, an equal part."""
@@ -109,7 +108,7 @@ class Guards:
 
     def warm_up(self) -> None:
         """Let learning rates rise from near zero over the next steps, where an optimizer begins without state."""
-        if self._settings.join != "fresh" or not self._settings.warmup_steps or self._warming:
+        if self._settings.join != "fresh" or not self._settings.warmup_steps:
             return
         for optimizer in self._optimizers:
             _WarmUp(optimizer, self._settings.warmup_steps)
