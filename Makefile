@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help test check format demo demo-train bench-train sim aimed stress stress-short sanitize bench clean
+.PHONY: help test test-device check format demo demo-train bench-train sim aimed stress stress-short sanitize bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -26,17 +26,20 @@ help: ## this list
 test: check ## linters, then all tests (SMALL=1 on a small machine; PYTEST_ARGS='tests/unit -x' for some)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
+test-device: $(DEV) ## tensors on a device of our own; PCCL_TEST_DEVICE=cuda (xpu, mps) for a real one
+	$(BIN)/python -m pytest tests/device $(ARGS)
+
 check: $(DEV) ## linters only
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE) tests/device/device.cpp
 	$(BIN)/codespell
 
 format: $(DEV) ## rewrite the sources the way the linters want them
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(NATIVE)
+	$(BIN)/clang-format -i $(NATIVE) tests/device/device.cpp
 
 demo: $(INSTALLED) ## a master and real peers that train, die and come later
 	$(BIN)/pccl demo $(ARGS)

@@ -1,9 +1,9 @@
 // Ranges of elements as codes, block by block: what a hop of a coded all-reduce does. A block is widened, reduced,
 // coded and decoded while it is in the first-level cache.
 //
-// Sums are computed in float, and in double for doubles; in between hops they exist as codes only. Whoever codes a sum
-// may keep what that has *lost*, and add it next time to what it brings (*carried*): in an all-reduce every peer codes
-// every element exactly once, so nothing is lost twice or unseen.
+// Sums are computed in float, and in double for doubles; in between hops they exist as codes only. A peer that codes a
+// sum may keep what coding has *lost*, and add it next time to what it brings (*carried*): in an all-reduce every peer
+// codes every element exactly once, so nothing is lost twice or unseen.
 #pragma once
 
 #include <cstddef>

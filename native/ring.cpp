@@ -28,7 +28,7 @@ Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<int>& next,
       in_place_(memory.input == memory.output),
       kernels_(kernels()),
       // As many slots as a chunk has segments, and one for each lane. There are as many segments on their way around
-      // the ring as there are slots in it, so even with every slot taken everywhere somebody can send: no deadlock.
+      // the ring as there are slots in it, so even with every slot taken everywhere one peer can send: no deadlock.
       // With a codec one more for each segment of the result, which is held to the end.
       slots_(route_.segment_bytes(),
              route_.segments(0) + prev.size() + (plan.codec.id != 0 ? route_.all_segments() : 0)),

@@ -10,7 +10,7 @@
 // stalls delays only what it carries.
 //
 // With a codec what travels are codes. A peer decodes what comes, adds its own share and codes the sum; once a chunk is
-// finished its codes are passed on as they are, and everybody decodes them, the peer that made them too: not before the
+// finished its codes are passed on as they are, and every peer decodes them, the one that made them too: not before the
 // attempt is committed, so until then nothing is overwritten.
 //
 // Knows nothing of peers, votes or retries: an attempt has a plan, two sets of lanes, two buffers, and an outcome.

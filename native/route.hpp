@@ -1,5 +1,5 @@
 // Which chunk travels in which hop, what becomes of it, and where its segments lie: all that tells one kind of
-// collective from another. Pure. docs/dataplane.md draws it; pccl/dataplane/segments.py is its twin.
+// collective from another. Pure. docs/dataplane.md draws it; pccl/dataplane/ring/segments.py is its twin.
 #pragma once
 
 #include <algorithm>

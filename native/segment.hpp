@@ -21,7 +21,7 @@ static_assert(sizeof(Header) == 40);
 #error "the header would have to be converted on this machine"
 #endif
 
-// Nobody may announce more: segments of an older attempt are drained, and a length is not to be believed without limit.
+// No header may announce more: segments of an older attempt are drained, and a length is not believed without limit.
 inline constexpr std::uint32_t segment_bytes_max = 16u << 20;
 
 inline std::uint64_t mixed(std::uint64_t x) {

@@ -33,6 +33,7 @@ from pccl.errors import (
     UnfinishedCollectives,
     UsageError,
 )
+from pccl.release import release
 from pccl.types import (
     Attribute,
     DataType,
@@ -102,12 +103,7 @@ def __getattr__(name: str) -> Any:
             raise AttributeError(f"pccl.{name}: {_LIBRARIES[name]} is not installed") from error
     if name != "__version__":
         raise AttributeError(f"module 'pccl' has no attribute {name!r}")
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("pccl")
-    except PackageNotFoundError:
-        return "dev"  # Used from its sources, without an installation.
+    return release()
 
 
 _LIBRARIES = {"torch": "torch", "np": "numpy"}

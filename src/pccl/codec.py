@@ -1,7 +1,7 @@
 """Which codecs there are, how one is named, and how many bytes its codes take: all that peers must agree on.
 
 Owns the names, the choices that come with one, and their form in a collective's parameters. Pure. Must not know how
-anything is coded: `dataplane/codecs/` and `native/codec_*.hpp` do. docs/quantisation.md compares them.
+anything is coded: `dataplane/ring/codecs/` and `native/codec_*.hpp` do. docs/quantisation.md compares them.
 """
 
 import operator

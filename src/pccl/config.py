@@ -1,18 +1,21 @@
 """Settings: what was passed as an argument, else the environment (`PCCL_…`), else the default.
 
-Owns the one place that reads the environment. What is wrong with a setting is reported before any byte moves, by a
-`UsageError` that names it. Must not know what the settings do.
+Owns how a setting is found and checked. What is wrong with one is reported before any byte moves, by a `UsageError`
+that names it. Must not know what the settings do.
 """
 
 import logging
 import math
 import os
 import re
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TextIO, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from pccl.core.limits import MasterLimits, PeerLimits
+from pccl.core.names import clean
+from pccl.environment import look_up
 from pccl.errors import UsageError
 
 DEFAULT_PORT = 48148
@@ -58,7 +61,7 @@ _MOST = {"default_lanes": LANES_MAX, "peers_max": PEERS_MAX}
 
 _SWITCHES = {"1": True, "on": True, "0": False, "off": False}
 
-_LOG_LEVELS = {
+LOG_LEVELS = {
     "TRACE": logging.DEBUG,
     "DEBUG": logging.DEBUG,
     "INFO": logging.INFO,
@@ -131,8 +134,18 @@ class MasterConfig:
 
     @classmethod
     def resolve(cls, listen: str, limits: MasterLimitSettings) -> "MasterConfig":
-        address = parse_address("listen_address", listen)
+        address = parse_address("listen_address", listen, port_required=False)
+        if not address.port and not listen.endswith(":0"):
+            address = Address(address.host, DEFAULT_PORT)
         return cls(address, _limits(MasterLimits(), limits), _connection_dead_s(limits))
+
+
+class Places(NamedTuple):
+    """Where a peer is, in the words of its user; empty means: not passed."""
+
+    listen: str = ""
+    announce: str = ""
+    name: str | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +153,8 @@ class PeerConfig:
     """Everything a peer can be told."""
 
     master: Address
+    name: str
+    """What people call this peer."""
     group: int
     lanes: int
     """Lanes per neighbour; 0 leaves it to the group."""
@@ -153,16 +168,15 @@ class PeerConfig:
 
     @classmethod
     def resolve(
-        cls, address: str, group: int, lanes: int, places: tuple[str, str], limits: PeerLimitSettings
+        cls, address: str | None, group: int, lanes: int, places: "Places", limits: PeerLimitSettings
     ) -> "PeerConfig":
-        """`places` are the listen and the announce address; empty means: not passed."""
-        listen, announce = places
         return cls(
-            parse_master(address),
+            find_master(address),
+            find_name(places.name),
             _integer("peer_group", group, 0, GROUP_MAX),
-            _integer("p2p_connection_pool_size (PCCL_LANES)", lanes or _environment("PCCL_LANES", "0"), 0, LANES_MAX),
-            _place("listen", "PCCL_LISTEN", listen),
-            _announced(_place("announce", "PCCL_ANNOUNCE", announce)),
+            _integer("p2p_connection_pool_size (PCCL_LANES)", lanes or look_up("PCCL_LANES", "0"), 0, LANES_MAX),
+            _place("listen", "PCCL_LISTEN", places.listen),
+            _announced(_place("announce", "PCCL_ANNOUNCE", places.announce)),
             _limits(PeerLimits(), limits, "serve_bytes_s"),
             _connection_dead_s(limits),
             _serve_bytes_s(limits),
@@ -185,17 +199,44 @@ def parse_address(setting: str, text: str, *, port_required: bool = True) -> Add
     return Address(_host(setting, host), _integer(f"{setting}: the port in {text!r}", port or 0, 0, 65535))
 
 
+def find_master(address: str | None) -> Address:
+    """The address of the master: what was passed, else that of the environment."""
+    text = look_up("PCCL_MASTER") if address is None else address
+    if not isinstance(text, str) or not text.strip():
+        raise UsageError(
+            f"address must be the master's host:port, got {address!r}; pass it, or set PCCL_MASTER, like "
+            f"PCCL_MASTER=127.0.0.1:{DEFAULT_PORT}"
+        )
+    return parse_master(text)
+
+
+def find_name(name: str | None) -> str:
+    """What people call this peer: what was passed, else the environment's, else its machine and process."""
+    given = look_up("PCCL_NAME") if name is None else name
+    if not isinstance(given, str):
+        raise UsageError(f"name (PCCL_NAME) must be a text, got {given!r}")
+    return clean(given) or clean(f"{machine()}-{os.getpid()}")
+
+
+def machine() -> str:
+    """What this machine calls itself."""
+    return clean(socket.gethostname().partition(".")[0]) or "unnamed"
+
+
 def parse_master(text: str) -> Address:
-    """The address of the master."""
+    """The address of the master; its port is the usual one unless another is given."""
     if "," in text:
         raise UsageError(
             f"address must be one host:port, got {text!r}; give the master one name, which is looked up at every "
             "dial: a master that moves to another machine is found behind it"
         )
-    master = parse_address("address", text.strip())
-    if not (master.host and master.port):
+    scheme, separator, rest = text.strip().rpartition("://")
+    if separator and scheme != "pccl":
+        raise UsageError(f"address must be host:port, got {text!r}; write {rest}")
+    master = parse_address("address", rest, port_required=False)
+    if not master.host or text.strip().endswith(":0"):
         raise UsageError(f"address must have the master's host and port, got {text!r}; write host:port")
-    return master
+    return Address(master.host, master.port or DEFAULT_PORT)
 
 
 def _host(setting: str, host: str) -> str:
@@ -219,7 +260,7 @@ def _announced(address: Address) -> Address:
 
 def choose_data_plane(name: str) -> str:
     """The data plane to use; empty means: not passed."""
-    chosen = name or _environment("PCCL_DATA_PLANE", DATA_PLANES[0])
+    chosen = name or look_up("PCCL_DATA_PLANE", DATA_PLANES[0])
     if chosen not in DATA_PLANES:
         raise UsageError(f"data_plane (PCCL_DATA_PLANE) must be one of {', '.join(DATA_PLANES)}, got {chosen!r}")
     return chosen
@@ -228,53 +269,14 @@ def choose_data_plane(name: str) -> str:
 def switched_on(setting: str, passed: bool | None) -> bool:
     """A setting that is on unless it is switched off; None means: not passed."""
     variable = f"PCCL_{setting.upper()}"
-    text = _environment(variable, "1").lower()
+    text = look_up(variable, "1").lower()
     if text not in _SWITCHES:
         raise UsageError(f"{setting} ({variable}) must be one of {', '.join(_SWITCHES)}, got {text!r}")
     return _SWITCHES[text] if passed is None else passed
 
 
-def configure_logging() -> None:
-    """Obey `PCCL_LOG_LEVEL` if it is set; else leave the `pccl` logger to the program.
-
-    By default Python prints WARNING and above, which is the level of waits: a training script that stands still names
-    the peers it waits for without any setting. PCCL prints errors only, and a run that waits for a lost peer then looks
-    like any other."""
-    name = _environment("PCCL_LOG_LEVEL", "")
-    if not name:
-        return
-    level = _LOG_LEVELS.get(name.upper())
-    if level is None:
-        raise UsageError(f"PCCL_LOG_LEVEL must be one of {', '.join(_LOG_LEVELS)}, got {name!r}")
-    logger = logging.getLogger("pccl")
-    logger.setLevel(level)
-    if not any(isinstance(handler, _LastResort) for handler in logger.handlers):
-        logger.addHandler(_LastResort())
-
-
-class _LastResort(logging.StreamHandler[TextIO]):
-    """Prints lines of ours that no handler of the program gets. Which there are is looked up for each line, because
-    programs may configure logging at any time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.setFormatter(logging.Formatter("%(asctime)s pccl %(levelname)s %(message)s"))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        logger: logging.Logger | None = logging.getLogger(record.name)
-        while logger is not None:
-            if any(handler is not self for handler in logger.handlers):
-                return
-            logger = logger.parent if logger.propagate else None
-        super().emit(record)
-
-
 def _place(setting: str, variable: str, passed: str) -> Address:
-    return parse_address(f"{setting} ({variable})", passed or _environment(variable, ""), port_required=False)
-
-
-def _environment(name: str, default: str) -> str:
-    return os.environ.get(name, "") or default
+    return parse_address(f"{setting} ({variable})", passed or look_up(variable, ""), port_required=False)
 
 
 def _limits(defaults: Limits, passed: Mapping[str, Any], *others: str) -> Limits:
@@ -309,7 +311,7 @@ def _setting(name: str, passed: Mapping[str, Any], default: float) -> tuple[str,
     """What to call a setting in an error, and its value."""
     variable = f"PCCL_{name.upper()}"
     value = passed.get(name)
-    return f"{name} ({variable})", (_environment(variable, "") or default) if value is None else value
+    return f"{name} ({variable})", (look_up(variable, "") or default) if value is None else value
 
 
 def _seconds(setting: str, value: object, least: float) -> float:

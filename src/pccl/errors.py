@@ -29,9 +29,11 @@ from pccl.types import PeerId, Result
 class PCCLError(Exception):
     """Base of everything this library raises on purpose.
 
-    Cause: one of those below. Scripts written for PCCL also raise it themselves, from a result code and a call's name.
+    Cause: one of those below. Itself, when a committed result could not be copied to this peer's device; the other
+    peers have it. Scripts written for PCCL also raise it themselves, from a result code and a call's name.
 
-    Remedy: catch it to catch every error of this library; what to do depends on the class.
+    Remedy: catch it to catch every error of this library; what to do depends on the class. After a result that was not
+    delivered call `sync_shared_state`.
 
     Attributes: `result` is PCCL's result code for this failure.
     """

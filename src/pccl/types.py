@@ -78,11 +78,11 @@ class CollectiveKind(IntEnum):
     """What a collective does. Each peer brings a tensor of `count` elements, the same number everywhere."""
 
     ALL_REDUCE = 0
-    """Everybody gets all tensors reduced to one."""
+    """Every peer gets all tensors reduced to one."""
     BROADCAST = 1
-    """Everybody gets the tensor of one peer, the root."""
+    """Every peer gets the tensor of one peer, the root."""
     ALL_GATHER = 2
-    """Everybody gets all tensors, one behind the other in the order of ranks."""
+    """Every peer gets all tensors, one behind the other in the order of ranks."""
     REDUCE_SCATTER = 3
     """All tensors are reduced to one, of which the peer of rank k gets chunk k."""
 

@@ -276,7 +276,7 @@ class TorchLearner:
     def _tensors(self):
         for info in self.state.tensors:
             entry = info._entry()
-            yield type("Bytes", (), {"tensor_bytes": bytes(_answers(entry.tensor))})
+            yield type("Bytes", (), {"tensor_bytes": bytes(_memory(entry.tensor))})
 
     def gradient(self, rank):
         torch = self.torch
@@ -293,7 +293,7 @@ class TorchLearner:
         self.optimizer.step()
 
 
-def _answers(tensor):
+def _memory(tensor):
     import ctypes
 
     return (ctypes.c_uint8 * tensor.nbytes).from_address(tensor.address)

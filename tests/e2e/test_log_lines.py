@@ -33,7 +33,7 @@ def test_a_transfer_is_told_from_beginning_to_end(caplog):
 
         together([one, other], sync)
         assert "revision 3 goes from" in caplog.text
-        assert re.search(rf"revision 3 has reached {other.peer_id[:8]}, after \d+\.\d s", caplog.text)
+        assert re.search(rf"revision 3 has reached \S+ \({other.peer_id[:8]}\), after \d+\.\d s", caplog.text)
         assert re.search(r"transfer of shared state is over; 4,000 bytes received in \d+\.\d s", caplog.text)
         wait_until(lambda: "is over; 4,000 bytes sent in" in caplog.text)
         other.close()
@@ -41,6 +41,7 @@ def test_a_transfer_is_told_from_beginning_to_end(caplog):
 
 
 def test_one_peer_is_one(caplog):
+    caplog.set_level(logging.INFO, logger="pccl")
     with MasterNode("127.0.0.1:0") as master:
         one, other = connect_two(master)
         other.close()

@@ -73,6 +73,24 @@ def draw_habits(random: Random) -> Habits:
     )
 
 
+_NAMES = (
+    "",
+    "\x1b[2J\x1b[31mred",
+    "two\nlines",
+    "<script>alert(1)</script>",
+    "x" * 64,
+    '" is gone: it said goodbye; "',
+    "\u202egnorw",
+    "😀" * 16,
+)
+"""What a hostile peer calls itself: text that a terminal, a page or a reader would take for something else."""
+
+
+def draw_name(kind: str, number: int) -> str:
+    """A name; hostile peers have hostile ones. By number, so that no other draw of a seed changes."""
+    return _NAMES[number % len(_NAMES)] if kind == "h" else f"{kind}-{number}"
+
+
 def draw_seesaw(random: Random) -> Habits:
     """The character of one that does nothing but make its links in turn."""
     return structs.replace(draw_habits(random), obeys=True, answers=1.0, flaps=0.0, alternates=True, kinds=())

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from pccl.core.effects.both import Note
-from pccl.core.effects.master import Close, Closed, MasterEffect, MasterEvent, Received, Send
+from pccl.core.effects.master import Close, Closed, DialBack, DialledBack, MasterEffect, MasterEvent, Received, Send
 from pccl.core.master.master import Master
 from pccl.core.messages.to_peer import Resumed, Topology
 from pccl.wire.codec import decode_to_master, encode
@@ -78,6 +78,7 @@ class MasterHost(Host):
             theatre.run_begins()
         theatre.ledger.open(event, effects, self.scheduler.now)
         self._tell("master_handles", event)
+        self._tell("master_decides", event, effects)
 
     def after(self, event: MasterEvent) -> None:
         self._tell("master_handled", event)
@@ -100,6 +101,9 @@ class MasterHost(Host):
                 connection = self._connections.pop(number, None)
                 if connection is not None:
                     connection.close(1, "closed by the master")
+            case DialBack(connection, host):
+                done = DialledBack(connection, host, "", 0.1)
+                self.scheduler.after(0.1, self.post, self.handle, done)
             case Note():
                 pass
             case _:

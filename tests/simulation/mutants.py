@@ -18,6 +18,7 @@ from pccl.core.master.link import LinkStage
 from pccl.core.master.links import Links
 from pccl.core.master.liveness import Liveness
 from pccl.core.master.master import Master
+from pccl.core.master.observers import Observers
 from pccl.core.master.pulse import Pulse
 from pccl.core.master.recovery import restore as restoring
 from pccl.core.master.recovery.away import Away
@@ -29,7 +30,8 @@ from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
 from pccl.core.messages.report import TransferReport
 from pccl.core.messages.to_peer import RefusedSync, Resumed
-from pccl.core.peer import collectives as peer_collectives
+from pccl.core.names import Names
+from pccl.core.peer import collectives as runs
 from pccl.core.peer.calls import Calls
 from pccl.core.peer.links import LinkEnd
 from pccl.core.peer.links import Links as PeerLinks
@@ -178,7 +180,7 @@ def _vote_at_once(self: Any, call: int, request: Any) -> None:
 
 
 def _believe_the_last(self: Any, other: Any, resume: Any, connection: int, now: float) -> bool:
-    stands = _REPORTS_AGAIN(self, other, resume, connection, now)
+    stands = _RECONNECT(self, other, resume, connection, now)
     if stands:
         other.session.received = resume.sent
     return bool(stands)
@@ -246,7 +248,7 @@ def _have_nothing(self: Any, member: Any) -> Resumed:
     return Resumed(self._limits.tags_max, self._lead.name, 0)
 
 
-_REPORTS_AGAIN, _TAKE_BACK, _LOG, _FOLLOW = Gathering.reports_again, Away.take_back, Session.log, Session.follow
+_RECONNECT, _TAKE_BACK, _LOG, _FOLLOW = Gathering.reconnect, Away.take_back, Session.log, Session.follow
 _DISPATCH_SYNC, _SETTLE_SYNC, _PASS_ON = Sync.dispatch, restoring._settle_sync, Masters.pass_on
 _RESTORE_SYNCS = Syncs.restore
 _ABANDON = Calls.abandon
@@ -257,12 +259,12 @@ _SUSPEND = Admission.suspend
 _FAIL = Links._fail
 
 
-def _with_pending_of_its_own(number: int, epoch: int, ring: tuple[str, ...], pending: bool) -> Committed:
-    _told.append(None)
-    return Committed(number, epoch, ring, len(_told) % 2 == 0)
+_answer = Observers.answer
 
 
-_told: list[None] = []
+def _count_observers(self: Any, event: Any, now: float) -> Any:
+    self._roster.epoch += 1
+    return _answer(self, event, now)
 
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
@@ -315,7 +317,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("enforce what is popular at all or at none", election, "_mixed", lambda claims: ""),
     ),
     "elect who only receives": (
-        Mutant("a mixture is offered to nobody", election, "_candidates", lambda claims: dict(claims)),
+        Mutant("a mixture is offered to nobody", election, "_eligible", lambda claims: dict(claims)),
     ),
     "let anybody serve visitors": (
         Mutant("holders are those who were in step", Visits, "_holders", lambda self, group: self._roster.ring(group)),
@@ -370,7 +372,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("nothing is forgotten then", Session, "log", _keep_one_while_away, aimed="silent"),
     ),
     "believe the last report's number": (
-        Mutant("the report that is used counts", Gathering, "reports_again", _believe_the_last, aimed="correct"),
+        Mutant("the report that is used counts", Gathering, "reconnect", _believe_the_last, aimed="correct"),
     ),
     "forget where a peer came from": (
         Mutant("a peer may not know that it is back", Away, "take_back", _forget_where_from, aimed="again"),
@@ -408,9 +410,9 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("who has no link left is dead", Away, "_deadline", lambda self, away: away.since + 1e6),
     ),
     "look for a master for ever": (Mutant("calls end when none comes", Masters, "over", lambda self, now: False),),
-    "each its own candidates": (
-        Mutant("all are told alike whether a peer waits", peer_collectives, "Committed", _with_pending_of_its_own),
-    ),
+    "each its own candidates": (Mutant("one for all", runs, "Committed", lambda *a: Committed(*a[:4], id(a) % 3 > 0)),),
+    "count observers": (Mutant("an observer changes nothing", Observers, "answer", _count_observers),),
+    "call nobody by its name": (Mutant("sentences have names", Names, "spell", lambda self, sentence: sentence),),
     "say nothing": (Mutant("every wait has words", Master, "explain", lambda self: ()),),
 }
 

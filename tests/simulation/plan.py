@@ -64,6 +64,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Probability that a call of a collective has only a little time for it to start."""
     visitors: int
     """Peers that fetch the shared state before they join."""
+    observers: int
+    """Programs that ask the master for its status, again and again."""
     strays: float
     """Probability per step that a person does something else than the others."""
     distance_s: float
@@ -112,6 +114,7 @@ def draw(random: Random) -> Plan:
     aside = Random(random.getstate()[1][0])
     plan = structs.replace(plan, visitors=aside.choice((0, 0, 1, 2, 4)) if plan.syncs else 0)
     plan = structs.replace(plan, timeouts=Random(random.getstate()[1][0] + 2).choice((0.0, 0.0, 0.2, 0.6)))
+    plan = structs.replace(plan, observers=Random(random.getstate()[1][0] + 3).choice((0, 0, 0, 1, 3)))
     if plan.strays and plan.faults and aside.random() < 0.35:
         # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
         plan = structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
@@ -166,6 +169,7 @@ def _troubled(random: Random) -> Plan:
         checkpoints=random.choice((0.0, 0.3)),
         timeouts=0.0,
         visitors=0,
+        observers=0,
         strays=random.choice((0.0, 0.0, 0.0, 0.1)),
         distance_s=random.choice((0.0002, 0.005, 0.05, 0.15)),
         jitter_s=random.choice((0.0001, 0.005, 0.05)),
@@ -208,6 +212,7 @@ def by_hand() -> Plan:
         checkpoints=0.0,
         timeouts=0.0,
         visitors=0,
+        observers=0,
         strays=1.0,
         distance_s=0.0,
         jitter_s=0.0,

@@ -33,7 +33,9 @@ def tell(value: Any) -> str:
     """An event, effect or message, with short ids and without what is always the same."""
     if isinstance(value, Struct):
         fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
-        inner = " ".join(f"{name}={tell(field)}" for name, field in fields if field not in ("", (), b""))
+        inner = " ".join(
+            f"{name}={tell(field)}" for name, field in fields if name != "label" and field not in ("", (), b"")
+        )
         return f"{type(value).__name__}({inner})"
     if isinstance(value, tuple):
         return "[" + ", ".join(tell(item) for item in value) + "]"

@@ -8,7 +8,7 @@ import time
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pccl.dataplane.ring.segments import Header as Segment
@@ -301,7 +301,7 @@ messages = st.builds(header, st.integers(0, 4), numbers, numbers, st.sampled_fro
 STALE, BYE = goodbye(0), goodbye(1)
 goodbyes = st.sampled_from([STALE, BYE])
 nonsense = st.lists(messages | goodbyes | st.binary(max_size=60), max_size=6).map(b"".join)
-FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+FUZZ = settings(max_examples=60)
 
 
 def answers(requests):

@@ -168,3 +168,33 @@ def test_a_damaged_manifest(damage):
 def test_a_manifest_cut_short(length):
     with pytest.raises(BadManifest):
         decode(HONEST.encoded[:length])
+
+
+# ── types of elements that cannot be reduced ─────────────────────────────────────────────────────────────────────────
+
+
+def test_other_types_go_by_their_name_and_count_bytes():
+    masks = described(("mask", "bool", 8, False), ("table", "complex64", 16, False))
+    assert [entry.nbytes for entry in masks.entries] == [8, 16]
+    bare = [("mask", DataType.UINT8, 8, False), ("table", "complex64", 16, False)]
+    assert masks.layout != described(*bare).layout
+    assert "entry 'mask' is 'bool' here, UINT8 in the elected state" in difference(masks, described(*bare))
+    longer = described(("mask", "bool", 9, False), ("table", "complex64", 16, False))
+    assert difference(masks, longer) == "entry 'mask' has 8 bytes here, 9 in the elected state"
+
+
+def test_the_name_of_a_type_does_not_run_into_the_next_entry():
+    one = described(("a", "bool", 0, False), ("b", "half", 0, False))
+    assert len({one.layout, described(("a", "boolx", 0, False), ("b", "half", 0, False)).layout}) == 2
+    with pytest.raises(BadManifest):
+        decode(msgspec.msgpack.encode([["a", "x" * 33, 0, False, b""]]))
+    entry = msgspec.structs.replace(contents()[1].entry, dtype="x" * 33)
+    with pytest.raises(UsageError, match="'bias' has elements of a type without a name, or with a long one"):
+        take_manifest([entry])
+
+
+def test_other_types_arrive_as_they_were_sent():
+    mask = Content("mask", np.array([1, 0, 1], np.uint8)).entry
+    sent = take_manifest([msgspec.structs.replace(mask, dtype="bool")])
+    came = decode(sent.encoded)
+    assert (came.layout, came.content, came.entries[0].dtype) == (sent.layout, sent.content, "bool")

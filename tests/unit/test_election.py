@@ -62,6 +62,14 @@ def test_one_that_nobody_can_match_is_all_there_is():
     assert outcome(elected) == ("x", ["anna", "bert"], [], [])
 
 
+def test_a_mixture_of_two_states_is_sent_to_no_peer():
+    """Whatever the peer that holds it says: an honest one does not offer it, but this is what all would hold."""
+    word, holders, pullers, refused = outcome(
+        elect(claims(claim(7, "torn", SEND, torn=True), claim(3, "x", SEND)), None)
+    )
+    assert (word, holders, pullers, refused) == ("x", ["bert"], [], ["anna"])
+
+
 @pytest.mark.parametrize(("strategy", "torn", "other"), [(RECEIVE, False, SEND), (POPULAR, True, POPULAR)])
 def test_who_only_receives_never_wins_nor_serves(strategy, torn, other):
     shy = claim(7, "shy", strategy, torn=torn)

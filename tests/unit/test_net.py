@@ -181,7 +181,9 @@ def test_messages_arrive_with_the_address_they_come_from():
             writer.write(preamble(Purpose.CONTROL) + frame(encode(JOIN)))
             await until(lambda: core.events)
             # Not ::ffff:127.0.0.1, which other peers might not be able to dial.
-            assert core.events == [Received(1, JOIN, "127.0.0.1")]
+            (event,) = core.events
+            assert event == Received(1, JOIN, "127.0.0.1", event.unix_s)
+            assert event.unix_s > 1e9, "this machine's clock, for observers"
             writer.close()
             await until(lambda: len(core.events) == 2)
             assert core.events[1].connection == 1

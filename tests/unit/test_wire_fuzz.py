@@ -14,12 +14,13 @@ import pytest
 from hypothesis import given, settings
 from msgspec import inspect
 
-from pccl.core.messages import both, lanes, report, to_master, to_peer
+from pccl.core.messages import both, lanes, observers, report, to_master, to_peer
 from pccl.core.messages.lanes import Between, LaneAnswer, LaneHello
+from pccl.core.messages.observers import AskProbe, AskStatus, ToObserver
 from pccl.core.messages.to_master import Join, Resume, ToMaster
 from pccl.core.messages.to_peer import ToPeer
 from pccl.wire import framing
-from pccl.wire.codec import decode_between, decode_to_master, decode_to_peer, encode
+from pccl.wire.codec import decode_between, decode_to_master, decode_to_observer, decode_to_peer, encode
 from pccl.wire.framing import FrameReader, WireError, frame, parse_preamble, parse_refusal
 
 Decode = Callable[[bytes], Any]
@@ -27,6 +28,7 @@ DIRECTIONS: dict[Decode, tuple[type, ...]] = {
     decode_to_master: get_args(ToMaster),
     decode_to_peer: get_args(ToPeer),
     decode_between: get_args(Between),
+    decode_to_observer: get_args(ToObserver),
 }
 EVERY = [
     pytest.param(decode, kind, id=f"{decode.__name__}-{kind.__name__}")
@@ -61,6 +63,8 @@ def values(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.booleans()
         case inspect.IntType():
             return st.integers(info.ge, highest(info))
+        case inspect.FloatType():
+            return st.floats(allow_nan=False)
         case inspect.StrType(pattern=str(pattern)):
             return st.from_regex(pattern, fullmatch=True).filter(lambda text: len(text) <= (info.max_length or 0))
         case inspect.StrType():
@@ -91,6 +95,8 @@ def largest(info: inspect.Type, character: str) -> Any:
             return True
         case inspect.IntType():
             return highest(info)
+        case inspect.FloatType():
+            return 1.0
         case inspect.StrType(pattern=str()):
             return "x" * (info.max_length or 0)
         case inspect.StrType():
@@ -124,6 +130,8 @@ def wrong(info: inspect.Type) -> Iterator[Any]:
             yield from (info.ge - 1, 1.5, float(info.ge))
             if info.le is not None:
                 yield info.le + 1
+        case inspect.FloatType():
+            yield "1.0"
         case inspect.StrType() | inspect.BytesType():
             assert info.max_length is not None, "a text without bound"
             kind = "x" if isinstance(info, inspect.StrType) else b"x"
@@ -172,7 +180,7 @@ def decode_or_refuse(decode: Decode, body: bytes) -> None:
 def test_every_message_has_a_direction() -> None:
     tagged = {
         kind
-        for module in (to_master, report, to_peer, both, lanes)
+        for module in (to_master, report, to_peer, both, lanes, observers)
         for kind in vars(module).values()
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind.__struct_config__.tag is not None
     }
@@ -180,7 +188,7 @@ def test_every_message_has_a_direction() -> None:
 
 
 @pytest.mark.parametrize(("decode", "kind"), EVERY)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_every_message_survives_the_trip(decode: Decode, kind: type, data: st.DataObject) -> None:
     message = data.draw(values(struct_of(kind)))
@@ -206,10 +214,13 @@ def test_every_bound_of_every_field_is_enforced(decode: Decode, kind: type) -> N
 @pytest.mark.parametrize(
     ("limit", "kinds", "character"),
     [
-        pytest.param(framing.HELLO_FRAME_MAX, (Join, Resume, LaneHello, LaneAnswer), "😀", id="hello"),
+        pytest.param(
+            framing.HELLO_FRAME_MAX, (Join, Resume, AskStatus, AskProbe, LaneHello, LaneAnswer), "😀", id="hello"
+        ),
         pytest.param(framing.TO_MASTER_FRAME_MAX, get_args(ToMaster), "😀", id="to master"),
         # Ids are hexadecimal and host names ASCII: only a master that is none of ours sends wider ones.
         pytest.param(framing.TO_PEER_FRAME_MAX, get_args(ToPeer), "x", id="to peer"),
+        pytest.param(framing.TO_PEER_FRAME_MAX, get_args(ToObserver), "x", id="to observer"),
     ],
 )
 def test_the_largest_message_fits_its_frame(limit: int, kinds: tuple[type, ...], character: str) -> None:
@@ -235,7 +246,6 @@ anything = st.recursive(
 
 
 @pytest.mark.parametrize("decode", DIRECTIONS, ids=lambda decode: decode.__name__)
-@settings(deadline=None)
 @given(data=st.data())
 def test_sound_messagepack_with_the_wrong_things_in_it(decode: Decode, data: st.DataObject) -> None:
     message = plain(data.draw(all_messages(decode)))
@@ -246,7 +256,6 @@ def test_sound_messagepack_with_the_wrong_things_in_it(decode: Decode, data: st.
 
 
 @pytest.mark.parametrize("decode", DIRECTIONS, ids=lambda decode: decode.__name__)
-@settings(deadline=None)
 @given(data=st.data())
 def test_damaged_messages(decode: Decode, data: st.DataObject) -> None:
     body = bytearray(encode(data.draw(all_messages(decode))))

@@ -20,6 +20,7 @@ from pccl.compat.descriptors import ReduceOpDescriptor, codec_of
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.tensors.buffers import Buffers, Tensor
 from pccl.dataplane.tensors.device import Operands
+from pccl.dataplane.tensors.pool import Pool
 from pccl.dataplane.tensors.staging import Gathered
 from pccl.errors import UsageError
 from pccl.types import TAG_MAX, CollectiveKind, DataType, PeerId, ReduceInfo, ReduceOp, Result, part_tag
@@ -68,20 +69,21 @@ class Options(Struct, frozen=True):
         lend = None if self.feedback is None else partial(self.feedback.lend, tag, spec.count, spec.dtype)
         return Part(tag, replace(spec, codec=str(self.codec)), buffers, lend)
 
-    def order(self, call: str, tag: int, parts: list[Part], deliver: Callable[[], object] | None) -> Order:
+    def order(self, call: str, tag: int, parts: list[Part], copies: Operands | Gathered) -> Order:
         """Of such collectives. What was lost is kept once all are committed, together with their results."""
-        feedback = self.feedback
+        feedback, deliver = self.feedback, copies.deliver
+        order = Order(call, tag, parts, self.retry, copies.stage, deliver, release=copies.release)
         if feedback is None:
-            return Order(call, tag, parts, self.retry, deliver)
+            return order
 
         def keep() -> None:
-            if deliver is not None:
-                deliver()
             for part in parts:
                 if part.lend is not None:
                     feedback.keep(part.tag)
+            if deliver is not None:
+                deliver()
 
-        return Order(call, tag, parts, self.retry, keep, deliver_at_once=deliver is None)
+        return dataclasses.replace(order, deliver=keep, deliver_at_once=deliver is None)
 
 
 def options_of(
@@ -102,7 +104,7 @@ def options_of(
 
 def of_tensor(call: str, tag: int, op: ReduceOp, tensors: Operands, options: Options) -> Order:
     """One tensor, one collective."""
-    return options.order(call, tag, [_part(call, tag, op, tensors.buffers, options)], tensors.deliver)
+    return options.order(call, tag, [_part(call, tag, op, tensors.buffers, options)], tensors)
 
 
 def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, options: Options) -> Order:
@@ -119,18 +121,26 @@ def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, options: Opti
     except UsageError:
         gathered.release()
         raise
-    order = options.order(call, tag, parts, gathered.deliver)
-    return dataclasses.replace(order, deliver_at_once=gathered.quick, release=gathered.release)
+    return dataclasses.replace(options.order(call, tag, parts, gathered), deliver_at_once=gathered.quick)
 
 
 def with_gather(order: Order, given: Any, tensors: Operands) -> Order:
     """The same, and with it, in the same transaction, one tensor of each peer for all of them."""
     spec = spec_of(CollectiveKind.ALL_GATHER, tensors.buffers.send, ReduceOp.SUM)
     part = Part(part_tag(order.tag, len(DataType)), spec, tensors.buffers)
+    order = dataclasses.replace(
+        order, stage=_each(order.stage, tensors.stage), release=_each(order.release, tensors.release)
+    )
     first = order.parts[0]
     # A peer that gathers nothing would let this one wait for ever: now the first part shows both that they differ.
     first.spec = replace(first.spec, layout=f"gather{first.spec.layout[6:]}")
     return dataclasses.replace(order, parts=[*order.parts, part], rows=partial(rows_of, part, given))
+
+
+def _each(*actions: Callable[[], object] | None) -> Callable[[], object] | None:
+    """One that does all of these; None if there are none."""
+    there = [each for each in actions if each is not None]
+    return (lambda: [each() for each in there]) if there else None
 
 
 def spec_of(kind: CollectiveKind, given: Tensor, op: ReduceOp, root: str = "") -> CollectiveSpec:
@@ -141,17 +151,18 @@ def spec_of(kind: CollectiveKind, given: Tensor, op: ReduceOp, root: str = "") -
 def of_other(call: str, tag: int, spec: CollectiveSpec, tensors: Operands, *, retry: bool) -> Order:
     """A collective of another kind than an all-reduce."""
     _check_tag(call, tag)
-    return Order(call, tag, [Part(tag, spec, tensors.buffers)], retry, tensors.deliver)
+    part = Part(tag, spec, tensors.buffers)
+    return Order(call, tag, [part], retry, tensors.stage, tensors.deliver, release=tensors.release)
 
 
-def of_descriptor(call: str, described: ReduceOpDescriptor) -> Order:
+def of_descriptor(call: str, described: ReduceOpDescriptor, pool: Pool) -> Order:
     """What a script written for PCCL describes; tried until it is done."""
     remedy = "make it by ReduceOpDescriptor.from_torch or from_numpy, or pass tensors to all_reduce_many"
-    buffers = of_kind(ReduceOpDescriptor, described, f"{call}: each descriptor", remedy).buffers()
+    given = of_kind(ReduceOpDescriptor, described, f"{call}: each descriptor", remedy).operands(pool)
     descriptor = described.descriptor
-    codec = codec_of(descriptor.quantization_options, buffers.send.dtype, call)
-    part = _part(call, descriptor.tag, operation(descriptor.op, call), buffers, Options(codec=codec))
-    return Order(call, descriptor.tag, [part], retry=True)
+    codec = codec_of(descriptor.quantization_options, given.buffers.send.dtype, call)
+    op = operation(descriptor.op, call)
+    return of_tensor(call, descriptor.tag, op, given, Options(retry=True, codec=codec))
 
 
 def total(infos: Sequence[ReduceInfo], group_size: int) -> ReduceInfo:

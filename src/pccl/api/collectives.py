@@ -85,7 +85,7 @@ class Collectives(Connected):
         returned; also while the master is away, which alone knows whether it has."""
         membership, call = self._connected("all_reduce"), "all_reduce"
         limit_s = limit_of(call, timeout, async_op)
-        tensors = operands(send, send if recv is None else recv, call)
+        tensors = operands(send, send if recv is None else recv, call, self._staging)
         codec = described(operand_descriptor, quantization_options, tensors.buffers.send.dtype, call)
         options = options_of(call, retry=retry, quantize=quantize, codec=codec)
         order = of_tensor(call, tag, operation(op, call), tensors, options)
@@ -147,11 +147,11 @@ class Collectives(Connected):
         if not arrays:
             raise UsageError(f"{call}: there is no tensor to reduce", Result.INVALID_ARGUMENT)
         if len(arrays) == 1 and gather is None:
-            order = of_tensor(call, tag, reduce_op, operands(arrays[0], arrays[0], call), options)
+            order = of_tensor(call, tag, reduce_op, operands(arrays[0], arrays[0], call, self._staging), options)
         else:
             order = of_many(call, tag, reduce_op, Gathered(arrays, f"{call}: tensors", self._staging), options)
         if gather is not None:
-            order = with_gather(order, gather, contribution(gather, f"{call}: gather"))
+            order = with_gather(order, gather, contribution(gather, f"{call}: gather", self._staging))
         work = Work(membership.launch(order), self)
         return work if async_op else work.within(limit_s).wait()
 
@@ -190,7 +190,7 @@ class Collectives(Connected):
         root is lost it raises `CollectiveAborted`, and the next call with that root `CallMismatch`: name another."""
         membership, call = self._connected("broadcast"), "broadcast"
         limit_s = limit_of(call, timeout, async_op)
-        tensors = operands(tensor, tensor, call)
+        tensors = operands(tensor, tensor, call, self._staging)
         spec = spec_of(
             CollectiveKind.BROADCAST, tensors.buffers.send, ReduceOp.SUM, root_of(root, membership.core.ring)
         )
@@ -222,7 +222,8 @@ class Collectives(Connected):
     ) -> Shares | ShareWork:
         """Give all peers of this group the tensors of all, in the order of `Shares.info.peers`. The result is new
         memory, since only its start decides how many take part."""
-        tensors, limit_s = contribution(tensor, "all_gather"), limit_of("all_gather", timeout, async_op)
+        limit_s = limit_of("all_gather", timeout, async_op)
+        tensors = contribution(tensor, "all_gather", self._staging)
         spec = spec_of(CollectiveKind.ALL_GATHER, tensors.buffers.send, ReduceOp.SUM)
         work = self._share(of_other("all_gather", tag, spec, tensors, retry=retry), tensor)
         return work if async_op else work.within(limit_s).shares()
@@ -256,7 +257,8 @@ class Collectives(Connected):
     ) -> Shares | ShareWork:
         """Reduce a tensor with those of all peers of this group, and give each peer one part of the result: of equal
         length but for one element, in the order of ranks. `Shares.span` says which part is here."""
-        tensors, limit_s = contribution(tensor, "reduce_scatter"), limit_of("reduce_scatter", timeout, async_op)
+        limit_s = limit_of("reduce_scatter", timeout, async_op)
+        tensors = contribution(tensor, "reduce_scatter", self._staging)
         spec = spec_of(CollectiveKind.REDUCE_SCATTER, tensors.buffers.send, operation(op, "reduce_scatter"))
         work = self._share(of_other("reduce_scatter", tag, spec, tensors, retry=retry), tensor)
         return work if async_op else work.within(limit_s).shares()

@@ -13,25 +13,31 @@ from pccl.api.membership import GOODBYE_S, Membership, make_data_plane
 from pccl.api.pccl_calls import PcclCalls
 from pccl.api.shared_state import SharedState, SharedStateSyncInfo, hashed
 from pccl.api.sync_call import SyncCall, checked
-from pccl.config import PeerConfig, PeerLimitSettings, choose_data_plane, configure_logging, switched_on
+from pccl.config import PeerConfig, PeerLimitSettings, Places, choose_data_plane, switched_on
 from pccl.core.effects.peer_effects import Answer, Failure
 from pccl.core.effects.peer_events import ArePeersPending, Request, UpdateTopology
+from pccl.core.names import shown
 from pccl.dataplane.state.manifest import Holding
 from pccl.errors import to_exception
+from pccl.logs import configure
+from pccl.net.flight import Flight
 from pccl.types import PeerId, SharedStateSyncStrategy
 
 
 class Communicator(Collectives, PcclCalls):
     """One peer of a run: `connect`, work, `close`; also a context manager that does the first and the last.
 
-    `address` is the master's `host:port` (`[IPv6]:port` too). A name is looked up at every dial and all its
+    `address` is the master's `host:port` (`[IPv6]:port` too), by default that of `PCCL_MASTER`; the port is 48148
+    unless another is given. `name` is what people call this peer in log lines and commands, by default its machine and
+    process. A host name is looked up at every dial and all its
     addresses are tried, so that a master which moves to another machine behind the same name is found there. Peers of
     the same `peer_group` reduce together. `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves
     it to the group. `listen` is where this peer waits for lanes (`host`, `:port` or `host:port`; by default any address
     and a port that the kernel chooses), `announce` is where others shall dial it, when that is not the same.
     `data_plane` is "native", or "reference" where there is no compiler and speed does not matter. `sigterm` says
-    whether SIGTERM shall end the process with a goodbye, provided that nothing else handles it. `limits` are those of
-    `core.limits.PeerLimits`. Each setting but the first two can also come from the environment: see `config`.
+    whether SIGTERM shall end the process with a goodbye, and `sigusr1` whether SIGUSR1 shall write the flight record to
+    stderr, provided that nothing else handles it. `limits` are those of
+    `core.limits.PeerLimits`. Each setting but `peer_group` can also come from the environment: see `config`.
 
     Threads. Calls block; Ctrl-C interrupts the wait. Any number of threads may launch collectives and wait for them,
     in any order, as long as those in flight have different tags and do not share memory; those that find no free lane
@@ -41,20 +47,24 @@ class Communicator(Collectives, PcclCalls):
 
     def __init__(
         self,
-        address: str,
+        address: str | None = None,
         peer_group: int = 0,
         p2p_connection_pool_size: int = 0,
         *,
+        name: str | None = None,
         listen: str = "",
         announce: str = "",
         data_plane: str = "",
         sigterm: bool | None = None,
+        sigusr1: bool | None = None,
         **limits: Unpack[PeerLimitSettings],
     ) -> None:
-        configure_logging()
-        config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, (listen, announce), limits)
+        configure()
+        places = Places(listen, announce, name)
+        config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, places, limits)
         super().__init__(config, make_data_plane(choose_data_plane(data_plane), config.limits.stall_s))
         self._sigterm = switched_on("sigterm", sigterm)
+        self._sigusr1 = switched_on("sigusr1", sigusr1)
 
     def __enter__(self) -> Self:
         self.connect()
@@ -81,7 +91,7 @@ class Communicator(Collectives, PcclCalls):
         self._check_outside("connect", n_attempts)
         membership = Membership(self._config, self._data_plane)
         try:
-            answer = membership.connect(n_attempts, self._sigterm)
+            answer = membership.connect(n_attempts, self._sigterm, self._sigusr1)
         except BaseException:
             membership.abandon()
             raise
@@ -136,7 +146,6 @@ class Communicator(Collectives, PcclCalls):
         if membership.pulled:
             # Chunks of the group's between our own: until a sync has brought the rest no peer may be given this.
             shared_state.interrupted(True)
-            shared_state.take()
         _value(answer)
         return SharedStateSyncInfo(traffic.sent_bytes, traffic.received_bytes)
 
@@ -161,6 +170,34 @@ class Communicator(Collectives, PcclCalls):
         return SyncCall(membership, checked(shared_state, "sync_shared_state"), strategy).run()
 
     # ── what is known ────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def __repr__(self) -> str:
+        me, membership = shown(self.name), self._membership
+        if membership is None or self._closed:
+            return f"<Communicator {me}: {'closed' if self._closed else 'not connected'}, master {self._config.master}>"
+        return (
+            f"<Communicator {membership.core.names.full(membership.core.identity.peer)}: {membership.account.place()}>"
+        )
+
+    @property
+    def name(self) -> str:
+        """What people call this peer."""
+        return self._config.name
+
+    def metrics(self) -> dict[str, float]:
+        """Numbers for a dashboard, flat: `wandb.log(comm.metrics())`. Counters end in `_total` and never fall; others
+        are of this moment, or of the last round. Never waits."""
+        return self._connected("metrics").metrics()
+
+    def flight_record(self) -> tuple[Flight, ...]:
+        """The last 256 collectives of this peer, the latest last: parameters, times, for whom each waited, how it
+        ended. Never waits."""
+        return self._connected("flight_record").account.flight_record()
+
+    @property
+    def world_size(self) -> int:
+        """Peers that reduce together: those of this group, in the present epoch. Never waits."""
+        return self._connected("world_size").group_size
 
     @property
     def peer_id(self) -> PeerId:

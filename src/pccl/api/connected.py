@@ -8,7 +8,7 @@ import os
 from pccl.api.membership import Membership
 from pccl.config import PeerConfig
 from pccl.dataplane.plane import DataPlane
-from pccl.dataplane.tensors.staging import Pool
+from pccl.dataplane.tensors.pool import Pool
 from pccl.errors import UsageError
 
 

@@ -37,6 +37,9 @@ class Leaver(Protocol):
         """Begin the goodbye and return at once; its control thread ends after this time or before. Takes no lock: a
         handler of a signal may have stopped the thread that holds it."""
 
+    def told_flights(self) -> str:
+        """Its flight record, in lines."""
+
 
 living: set[Leaver] = set()
 """Memberships that have not begun to leave."""

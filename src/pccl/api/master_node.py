@@ -9,15 +9,17 @@ import secrets
 from types import TracebackType
 from typing import Self, Unpack
 
-from pccl.config import MasterConfig, MasterLimitSettings, configure_logging
+from pccl.config import MasterConfig, MasterLimitSettings
 from pccl.core.master.master import Master
 from pccl.errors import UsageError
+from pccl.logs import Teller, configure
 from pccl.net.bounds import Bounds
 from pccl.net.master_shell import MasterShell
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
+from pccl.release import release
 
-log = logging.getLogger("pccl")
+log = logging.getLogger("pccl.master")
 
 STOP_S = 5.0
 """`interrupt` waits this long for the thread to end; closing sockets takes milliseconds."""
@@ -32,7 +34,7 @@ class MasterNode:
     The thread is no daemon: a script that builds a master, calls `run` and ends goes on serving until it is killed."""
 
     def __init__(self, listen_address: str = "0.0.0.0:48148", **limits: Unpack[MasterLimitSettings]) -> None:
-        configure_logging()
+        configure()
         self._config = MasterConfig.resolve(listen_address, limits)
         self._process = os.getpid()
         self._thread: LoopThread | None = None
@@ -69,13 +71,13 @@ class MasterNode:
         # On a port that was chosen there may have been a master before, whose peers come back.
         self._core = self._new_core(follows=self._config.listen.port != 0)
         bounds = Bounds(self._config.connection_dead_s)
-        self._shell = MasterShell(self._core, bounds, _tell, self._start_over)
+        self._shell = MasterShell(self._core, bounds, Teller("master", self._facts), self._start_over)
         self._shell.open(self._config.listen.host, self._config.listen.port)
         self._shell.be_born()
         self._addresses = self._shell.addresses
 
     def _new_core(self, follows: bool) -> Master:
-        return Master(secrets.token_hex(8), self._config.limits, follows)
+        return Master(secrets.token_hex(8), self._config.limits, follows, release())
 
     def _start_over(self, error: Exception) -> None:
         """The core raised, and not at a message that one peer could be blamed for: what it knows is not to be trusted.
@@ -115,14 +117,14 @@ class MasterNode:
         except LoopEnded:
             return ()
 
+    def _facts(self) -> dict[str, object]:
+        """What all lines of this master have in common."""
+        core = self._core
+        return {} if core is None else {"run": core.lead.run, "epoch": core.roster.epoch or None}
+
     async def _explain(self, core: Master) -> tuple[str, ...]:
         return core.explain()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise UsageError("this MasterNode belongs to the process that built it, not to its forked children")
-
-
-def _tell(reason: str) -> None:
-    # Few, and each is news for the operator of the run; Python shows warnings without having been told to.
-    log.warning("%s", reason)

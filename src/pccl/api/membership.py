@@ -6,7 +6,9 @@ not the `Communicator`, so that an abandoned `Communicator` is collected. Must n
 
 import asyncio
 import contextlib
+import functools
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Sequence
@@ -14,12 +16,15 @@ from typing import Any
 
 from msgspec import structs
 
+from pccl.api.account import Account
+from pccl.api.flight_signal import write_on_sigusr1
 from pccl.api.goodbye import expect, leave_on_sigterm, living
-from pccl.api.transaction import Order, Retries, Retry, Transaction
-from pccl.config import PeerConfig
+from pccl.api.retries import Retries, Retry
+from pccl.api.transaction import Order, Transaction
+from pccl.config import PeerConfig, machine
 from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, InSync
 from pccl.core.effects.peer_events import CallCollective, FetchShared, Request, SyncShared, WaitAccepted
-from pccl.core.fields import Identity
+from pccl.core.fields import Identity, Label
 from pccl.core.peer.collectives import ALONE
 from pccl.core.peer.peer import Peer
 from pccl.dataplane.offers import Offers, Traffic
@@ -32,9 +37,11 @@ from pccl.net.peer_shell import PeerShell
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.net.transfers import Kept
-from pccl.types import PeerId
+from pccl.release import release
+from pccl.types import PeerId, ReduceInfo
 
-log = logging.getLogger("pccl")
+_PROCESS = secrets.token_hex(8)
+"""Of this process and those that are forked from it: together with a process number, of one process alone."""
 
 ATTEMPT_PAUSE_S = 1.0
 """Between two attempts to connect, like PCCL: peers are often started before their master."""
@@ -42,9 +49,12 @@ ATTEMPT_PAUSE_S = 1.0
 ATTEMPT_TIMEOUT_S = 10.0
 """One attempt: a few round trips, with room for lost segments."""
 
+SLOW_S = 2.0
+"""A master that is there answers in a round trip: a person who waits reads by then that this one does not."""
+
 GOODBYE_S = 3.0
-"""Leaving waits this long for running collectives to stop and for the master to hear of it; then the connection is
-closed, which says the same with fewer words."""
+"""Leaving waits this long for running collectives to stop and for the master to receive the goodbye; then the
+connection is closed, which means the same."""
 
 GATHER_S = 0.1
 """Retries of one event are told together: their outcomes come one after the other within this time."""
@@ -75,6 +85,7 @@ class Membership:
         early_offers_max = min(config.limits.early_offers_max, self._bounds.strangers_max)
         self._limits = structs.replace(config.limits, early_offers_max=early_offers_max)
         self._data_plane = data_plane
+        self.account = Account(config)
         self._shell: PeerShell | None = None
         self._thread = LoopThread("pccl-control", daemon=True)
         self._leaving = threading.Lock()
@@ -90,11 +101,16 @@ class Membership:
 
     # ── joining ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def connect(self, n_attempts: int, sigterm: bool) -> Answer:
-        """Join, and wait to be accepted; from then on SIGTERM ends the process with a goodbye, if that is wanted."""
+    def connect(self, n_attempts: int, sigterm: bool, sigusr1: bool) -> Answer:
+        """Join, and wait to be accepted; from then on SIGTERM ends the process with a goodbye, and SIGUSR1 writes the
+        flight record, if that is wanted."""
         answer = self._thread.run(self._connect(n_attempts))
-        if sigterm and not isinstance(answer, Failure):
-            leave_on_sigterm()
+        if not isinstance(answer, Failure):
+            self.account.tell_accepted()
+            if sigterm:
+                leave_on_sigterm()
+            if sigusr1:
+                write_on_sigusr1()
         return answer
 
     async def _connect(self, n_attempts: int) -> Answer:
@@ -109,7 +125,7 @@ class Membership:
     async def _join(self, n_attempts: int, visits: bool) -> PeerShell:
         master, listen = self._config.master, self._config.listen
         place = (master.host, master.port)
-        shell = PeerShell(self._data_plane, self._bounds, self._config.serve_bytes_s, place, _tell)
+        shell = PeerShell(self._data_plane, self._bounds, self._config.serve_bytes_s, place, self.account.teller)
         self._shell = shell
         try:
             port = shell.listen(listen.host, listen.port)
@@ -117,9 +133,14 @@ class Membership:
             raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {in_words(error)}") from error
         attempt, strange = 1, 0
         while True:
-            # Another identity in each attempt: the master may have heard of the last one and not yet of its end.
+            # Another identity in each attempt: the master may have received the last one and not yet its end.
             self.core = Peer(self._identity(port, visits), self._limits)
+            shell.flights = self.account.begin(self.core)
+            sentence = f"the master at {master} has not answered for {SLOW_S:g} s (attempt {attempt} of {n_attempts})"
+            tell = functools.partial(self.account.teller.tell, "peer", logging.WARNING, "no master", sentence)
+            slow = asyncio.get_running_loop().call_later(SLOW_S, tell)
             try:
+                self.account.tell_where(port)
                 await shell.join(self.core, ATTEMPT_TIMEOUT_S)
                 return shell
             except NotOurMaster as error:
@@ -131,7 +152,10 @@ class Membership:
                     continue  # The name has other addresses.
             except OSError as error:
                 cause = in_words(error) or f"no answer within {ATTEMPT_TIMEOUT_S:g} s"
-            log.info("attempt %d of %d to reach the master at %s: %s", attempt, n_attempts, master, cause)
+            finally:
+                slow.cancel()
+            sentence = f"attempt {attempt} of {n_attempts} to reach the master at {master}: {cause}"
+            self.account.teller.tell("peer", logging.WARNING, "no master", sentence)
             if attempt == n_attempts:
                 raise MasterLost(
                     f"connect: no master at {master} after {n_attempts} attempts, the last one: {cause}. "
@@ -143,7 +167,17 @@ class Membership:
     def _identity(self, port: int, visits: bool) -> Identity:
         me, secret, config = PeerId(secrets.token_hex(16)), secrets.token_hex(16), self._config
         place, serves = (config.announce.host, config.announce.port or port), config.serve_bytes_s > 0
-        return Identity(me, config.group, *place, config.lanes, visits, serves, secret)
+        label = Label(config.name, machine(), os.getpid(), release(), f"{_PROCESS}{os.getpid()}")
+        return Identity(me, config.group, *place, config.lanes, visits, serves, secret, label)
+
+    def metrics(self) -> dict[str, float]:
+        """See `Account`."""
+        with self._counting:
+            return self.account.metrics(len(self._transactions))
+
+    def told_flights(self) -> str:
+        """See `Leaver`."""
+        return self.account.told_flights()
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -246,10 +280,13 @@ class Membership:
         # After the submissions, in the same thread: all have their numbers by then.
         self._thread.post(lambda: shell.expire(tuple(number for call in calls for number in call)))
 
-    def forget(self, transaction: Transaction) -> None:
+    def forget(self, transaction: Transaction, outcome: ReduceInfo | BaseException | None = None) -> None:
         """See `Peerage`."""
         with self._counting:
             self._transactions.discard(transaction)
+        if outcome is not None:
+            order = transaction.order
+            self.account.ended(order.tag, order.parts[-1].tag, outcome)
 
     def note_retry(self, retry: Retry) -> None:
         """See `Peerage`."""
@@ -263,6 +300,7 @@ class Membership:
             if self not in living:
                 return
             living.discard(self)
+            self.account.close()
             try:
                 self._thread.run(self._leave(timeout_s))
             finally:
@@ -284,11 +322,6 @@ class Membership:
             await self._leave(timeout_s)
         finally:
             self._thread.stop()
-
-
-def _tell(reason: str) -> None:
-    if reason:
-        log.warning("%s", reason)
 
 
 async def _sync(

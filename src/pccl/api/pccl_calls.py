@@ -29,9 +29,10 @@ class AsyncReduceHandle:
         failure the input is as it was and the group is rewired, so that the same call can be made again."""
         try:
             return True, Result.SUCCESS, self._work.wait()
-        except PCCLError as error:
+        except Exception as error:
             self._on_failure()
-            return False, error.result, self._work._transaction.info()
+            result = error.result if isinstance(error, PCCLError) else Result.INTERNAL_ERROR
+            return False, result, self._work._transaction.info()
 
 
 class PcclCalls(Connected):
@@ -54,7 +55,7 @@ class PcclCalls(Connected):
         reads and its launch: that gives a handle that has failed. Only where this peer was alone after the last such
         call it raises `TooFewPeers` at once, as in PCCL."""
         call, membership = "all_reduce_async", self._connected("all_reduce_async")
-        tensors = operands(send, send if recv is None else recv, call)
+        tensors = operands(send, send if recv is None else recv, call, self._staging)
         codec = described(operand_descriptor, quantization_options, tensors.buffers.send.dtype, call)
         order = of_tensor(call, tag, operation(op, call), tensors, Options(codec=codec))
         work = Work(membership.launch(order, may_be_alone=self._known_size > 1), self)
@@ -71,7 +72,7 @@ class PcclCalls(Connected):
         membership = self._connected(call)
         if max_in_flight < 1:
             raise UsageError(f"{call}: max_in_flight must be at least 1, got {max_in_flight}")
-        orders = [of_descriptor(call, each) for each in descriptors]
+        orders = [of_descriptor(call, each, self._staging) for each in descriptors]
         works: list[Work] = []
         try:
             for number, order in enumerate(orders):

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Self
 
 from pccl.arguments import choice, of_kind
 from pccl.dataplane.state.digests import Progress
-from pccl.dataplane.state.manifest import Entry, Holding, Manifest, take_manifest
-from pccl.dataplane.tensors.buffers import Tensor, tensor
-from pccl.dataplane.tensors.device import copy_back, host_copy, on_device
+from pccl.dataplane.state.manifest import Entry, Holding, Manifest, shown_element, take_manifest
+from pccl.dataplane.tensors.buffers import Tensor
+from pccl.dataplane.tensors.device import Remote
+from pccl.dataplane.tensors.elements import Element, state_tensor
 from pccl.errors import UsageError
 from pccl.types import DataType, DeviceType, Result, SharedStateSyncStrategy
 
@@ -56,18 +57,19 @@ class TensorInfo:
             )
         self.name = name
         self.numel = numel
-        self.dtype = choice(DataType, dtype, f"TensorInfo {name!r}: dtype")
+        known = choice(DataType, dtype, f"TensorInfo {name!r}: dtype")
+        self.dtype: Element = known
+        """The name of one that cannot be reduced, such as `bool`."""
         self.device_type: DeviceType = device_type
         self.allow_content_inequality = allow_content_inequality
-        self._tensor: Tensor | None = Tensor(data_ptr, numel, self.dtype, None)
-        self._array: Any = None
-        """What it was made from; None for a bare `data_ptr`."""
-        self._host: Any = None
-        """The copy on the CPU of what lies on a device."""
+        self._array: Any = Tensor(data_ptr, numel, known, None)
+        """What it was made from, or what has taken its place in the model."""
+        self._of_module = False
+        """It is looked up in a model at every sync."""
 
     @classmethod
     def from_torch(cls, tensor: Any, name: str, *, allow_content_inequality: bool = False) -> Self:
-        """A torch tensor or parameter, contiguous; one of a device is synced through a copy on the CPU."""
+        """A torch tensor or parameter with elements of any type, on any device; on the CPU it must be contiguous."""
         return cls._of(tensor, name, allow_content_inequality)
 
     @classmethod
@@ -78,36 +80,31 @@ class TensorInfo:
     @classmethod
     def _of(cls, array: Any, name: str, free: bool) -> Self:
         of_kind(str, name, "TensorInfo: name")
-        device, what = on_device(array), f"TensorInfo {name!r}"
-        host = host_copy(array, what) if device else None
-        given = tensor(host if device else array, what, writable=True)
-        info = cls(name, given.address, numel=given.count, dtype=given.dtype, allow_content_inequality=free)
-        info._tensor, info._array, info._host = given, array, host  # with its owner, so that the memory stays
-        if device:
-            info.device_type = DeviceType.CUDA
+        element, given = state_tensor(array, f"TensorInfo {name!r}")
+        info = cls(name, 0, numel=0, dtype=DataType.UINT8, allow_content_inequality=free)
+        info.numel, info.dtype, info._array = _numel(array, element, given), element, array
+        info.device_type = DeviceType.CUDA if isinstance(given, Remote) else DeviceType.CPU
         return info
 
     def _entry(self) -> Entry:
-        """As the data plane sees it, with the present content: `parameter.data = x` puts a tensor elsewhere."""
-        if self._array is not None:
-            self._tensor = self._host = None  # before another copy is made of what lies on a device
-            what = f"TensorInfo {self.name!r}"
-            self._host = host_copy(self._array, what) if on_device(self._array) else None
-            given = self._array if self._host is None else self._host
-            self._tensor = tensor(given, what, writable=True)
-        assert self._tensor is not None, "a bare data_ptr stays where it is"
-        if (self._tensor.count, self._tensor.dtype) != (self.numel, self.dtype):
+        """As the data plane sees it, where it lies now: `parameter.data = x` puts a tensor elsewhere."""
+        element, given = state_tensor(self._array, f"TensorInfo {self.name!r}")
+        numel = _numel(self._array, element, given)
+        if (numel, element) != (self.numel, self.dtype):
             raise UsageError(
-                f"TensorInfo {self.name!r} was made of {self.numel} x {self.dtype.name}, and its tensor holds "
-                f"{self._tensor.count} x {self._tensor.dtype.name} now; make a new SharedState",
+                f"TensorInfo {self.name!r} was made of {self.numel} x {shown_element(self.dtype)}, and its tensor "
+                f"holds {numel} x {shown_element(element)} now; make a new SharedState",
                 Result.INVALID_ARGUMENT,
             )
-        return Entry(self.name, self.dtype, self.numel, self.allow_content_inequality, self._tensor)
+        self.device_type = DeviceType.CUDA if isinstance(given, Remote) else DeviceType.CPU
+        return Entry(self.name, element, given.count, self.allow_content_inequality, given)
 
-    def _take(self) -> None:
-        """The content was replaced: bring it to where it belongs."""
-        if self._host is not None:
-            copy_back(self._array, self._host)
+
+def _numel(array: Any, element: Element, given: Tensor | Remote) -> int:
+    """Elements, also of what is moved as bytes; those are tensors of torch or arrays of numpy."""
+    if isinstance(element, DataType):
+        return given.count
+    return int(array.numel() if hasattr(array, "numel") else array.size)
 
 
 class SharedState:
@@ -123,6 +120,8 @@ class SharedState:
         self._torn = False
         self._kept: Holding | None = None
         """What was found in step by the last sync, for visitors."""
+        self._look: Callable[[], Sequence[tuple[str, Any]]] = list
+        """What a model and its optimizer hold at this moment, by name; nothing without one."""
         if not self.tensors:
             raise UsageError("SharedState: there is nothing to share; pass at least one TensorInfo")
 
@@ -130,11 +129,18 @@ class SharedState:
     def from_module(cls, module: Any, optimizer: Any = None) -> Self:
         """All parameters, buffers and optimizer state of a torch model, by name.
 
-        Optimizers make their state in their first step; it is made here, so that a newcomer has the entries that the
-        others have. Whatever is no tensor, such as a learning rate, is not part of it."""
-        from pccl.training.state import named_tensors
+        Each sync looks them up again: a model that was moved, converted or loaded since is synced as it is then; if
+        that changed a name, a type or a length, the sync raises and names the entry. Optimizers make their state in
+        their first step; it is made here, so that a newcomer has the entries that the others have. Whatever is no
+        tensor, such as a learning rate, is not part of it."""
+        from pccl.training.state import Following
 
-        return cls([TensorInfo.from_torch(each, name) for name, each in named_tensors(module, optimizer)])
+        following = Following(module, optimizer)
+        state = cls([TensorInfo.from_torch(each, name) for name, each in following.look()])
+        state._look = following.look
+        for info in state.tensors:
+            info._of_module = True
+        return state
 
     @property
     def revision(self) -> int:
@@ -174,12 +180,22 @@ class SharedState:
 
     def entries(self) -> list[Entry]:
         """As the data plane sees them, with their present content."""
+        self._follow()
         return [each._entry() for each in self.tensors]
 
-    def take(self) -> None:
-        """Contents were replaced: bring them to where they belong."""
-        for each in self.tensors:
-            each._take()
+    def _follow(self) -> None:
+        """The tensors of a model are those that it has now."""
+        now, infos = dict(self._look()), {info.name: info for info in self.tensors if info._of_module}
+        for name in [*(name for name in infos if name not in now), *(name for name in now if name not in infos)]:
+            change = "is not there any more" if name in infos else "was not there before"
+            raise UsageError(
+                f"SharedState: {name!r} {change}: the model has other tensors than from_module found, or its optimizer "
+                "holds parameters that are no longer the model's; build the optimizer after the model was moved or "
+                "loaded with assign=True, and make a new SharedState",
+                Result.INVALID_ARGUMENT,
+            )
+        for name, info in infos.items():
+            info._array = now[name]
 
 
 def keep(state: SharedState, holding: Holding) -> Callable[[], Holding | None]:
@@ -196,8 +212,6 @@ def keep(state: SharedState, holding: Holding) -> Callable[[], Holding | None]:
 
 def hashed(state: SharedState) -> tuple[Manifest, list[Entry]]:
     """A state's manifest, with a bar on the terminal when that takes long, and what it was made of."""
-    if any(each._host is not None for each in state.tensors):
-        state._kept = None  # its copies go before new ones are made: memory of the CPU for one state, not for two
     entries = state.entries()
     total = sum(entry.tensor.nbytes for entry in entries)
     with bar("hashing shared state", total) as progress:

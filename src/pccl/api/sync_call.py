@@ -21,12 +21,12 @@ from pccl.dataplane.state.manifest import Holding
 from pccl.errors import to_exception
 from pccl.types import SharedStateSyncStrategy
 
-log = logging.getLogger("pccl")
+log = logging.getLogger("pccl.state")
 
 ATTEMPTS_MAX = 4
 """Of one call. Each that fails has cost a master, every holder of a puller, or a link that did not stand in its time;
 what came is kept, so each has less to fetch. Three such losses are bad luck; a fourth in one call has a cause that a
-person must hear of, such as a pair of peers that cannot reach each other: each attempt of those takes all others twice
+person must know of, such as a pair of peers that cannot reach each other: each attempt of those takes all others twice
 `link_timeout_s`. It is enough for any number of newcomers, whose holders grow 65-fold with each attempt."""
 
 
@@ -77,8 +77,6 @@ class SyncCall:
             raise
         self._sent_bytes += traffic.sent_bytes
         self._received_bytes += traffic.received_bytes
-        if traffic.received_bytes:
-            state.take()
         if membership.pulled or traffic.received_bytes:
             self._holding = None
         held = answer.revision if isinstance(answer, InSync | Failure) else None

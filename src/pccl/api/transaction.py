@@ -8,7 +8,6 @@ all peers compute from the outcomes alone is the same everywhere, too. A transac
 committed among the same peers. Until then all results lie in memory of our own, and no tensor has been touched.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -17,15 +16,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from pccl.api.retries import Retry
 from pccl.core.effects.peer_effects import Answer, Committed, Failure, FailureKind
 from pccl.core.effects.peer_events import CallCollective
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.offers import Offers
 from pccl.dataplane.tensors.buffers import Buffers, Feedback, Tensor
-from pccl.errors import UsageError, to_exception
-from pccl.types import PeerId, ReduceInfo, count_peers, tag_name
-
-log = logging.getLogger("pccl")
+from pccl.errors import PCCLError, UsageError, to_exception
+from pccl.types import PeerId, ReduceInfo, count_peers
 
 FRUITLESS_MAX = 16
 """Attempts in a row that were aborted although no peer was lost, before even a patient call gives up: a link that fails
@@ -57,6 +55,8 @@ class Order:
     tag: int
     parts: Sequence[Part]
     retry: bool = False
+    stage: Callable[[], object] | None = None
+    """Copies the input to where the parts have it, before the vote; None when it is there already."""
     deliver: Callable[[], object] | None = None
     """Copies the result to where it belongs; None when it is there already."""
     deliver_at_once: bool = False
@@ -81,10 +81,10 @@ class Peerage(Protocol):
     def expire(self, calls: Sequence[list[int]]) -> None:
         """Take back the votes of these calls if none of them has started; then they are answered soon."""
 
-    def forget(self, transaction: "Transaction") -> None:
-        """It is over."""
+    def forget(self, transaction: "Transaction", outcome: ReduceInfo | BaseException | None = None) -> None:
+        """It is over, with this outcome if it had begun."""
 
-    def note_retry(self, retry: "Retry") -> None:
+    def note_retry(self, retry: Retry) -> None:
         """It is about to be tried again; called in any thread."""
 
     @property
@@ -97,7 +97,7 @@ class Peerage(Protocol):
 
 
 class Transaction:
-    """Once begun it goes on to its end by itself, whether or not anybody waits for `outcome`."""
+    """Once begun it goes on to its end by itself, whether or not a thread waits for `outcome`."""
 
     def __init__(self, order: Order, membership: Peerage) -> None:
         self.order = order
@@ -112,11 +112,18 @@ class Transaction:
         """Of the present attempt, once all of it is submitted."""
         self._timeout_s: float | None = None
         """How much time there was, once it is over."""
-        self._hearing = threading.Lock()
+        self._unstaged = order.stage
+        """What is left to do before a vote."""
+        self._flaw: Exception | None = None
+        """Why that failed, if it did."""
+        self.output: Tensor | None = None
+        """Where the result of a call with one part is, once that is committed."""
+        self._answering = threading.Lock()
         """Answers come in the control thread, and at its end also in the one that submits."""
 
     def begin(self) -> None:
-        """Offer the buffers and vote. Raises `UsageError` if they cannot be offered; then nothing has happened."""
+        """Offer the buffers, and vote once the input is in them. Raises `UsageError` if they cannot be offered; then
+        nothing has happened."""
         offers, offered = self._membership.offers, []
         try:
             for part in self.order.parts:
@@ -128,7 +135,10 @@ class Transaction:
             for tag in offered:
                 offers.withdraw(tag)
             raise UsageError(f"{self.order.call}: {error}", error.result) from None
-        self._try(list(self.order.parts))
+        if self._unstaged is None:
+            self._try(list(self.order.parts))
+        else:
+            _in_thread("pccl-stage", lambda: self._guarded(lambda: self._try(list(self.order.parts))))
 
     def info(self, peers: Committed | None = None) -> ReduceInfo:
         """What is known so far."""
@@ -145,7 +155,7 @@ class Transaction:
 
     def _withdraw(self) -> None:
         """Not if a part is committed or has started: the other peers count on the rest, which will start like it."""
-        with self._hearing:
+        with self._answering:
             calls = self._calls if len(self._unanswered) == len(self.order.parts) else []
         if calls:
             self._membership.expire(calls)
@@ -157,17 +167,32 @@ class Transaction:
 
     # ── an attempt ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _stage(self) -> None:
+        """Bring the input to where the data plane expects it. If that fails the vote is cast all the same: the other
+        peers wait for it, and an attempt that cannot begin here ends the collective for all of them."""
+        if self._unstaged is None:
+            return
+        try:
+            self._unstaged()
+            self._unstaged = self._flaw = None
+        except Exception as error:  # whatever a device raises
+            self._flaw = error
+        flaw = "" if self._flaw is None else f"its tensors cannot be read: {_first_line(self._flaw)}"
+        for part in self.order.parts:
+            self._membership.offers.spoil(part.tag, flaw)
+
     def _try(self, parts: list[Part]) -> None:
+        self._stage()
         self._attempts += 1
         # Complete before the first is submitted: its answer may be here at once.
         self._unanswered, self._calls = list(parts), []
         submit = self._membership.submit
-        self._calls = [submit(CallCollective(part.tag, part.spec), partial(self._heard, part)) for part in parts]
+        self._calls = [submit(CallCollective(part.tag, part.spec), partial(self._answered, part)) for part in parts]
         if self._timeout_s is not None:
             self._withdraw()  # Its time ended while the last attempt did.
 
-    def _heard(self, part: Part, answer: Answer) -> None:
-        with self._hearing:
+    def _answered(self, part: Part, answer: Answer) -> None:
+        with self._answering:
             part.answer = answer
             self._unanswered.remove(part)
             last = not self._unanswered
@@ -182,15 +207,15 @@ class Transaction:
         if committed and at_once and all(offers.commits_at_once(part.tag) for part in self.order.parts):
             self._conclude()
             return
-        try:
-            threading.Thread(target=self._conclude, name="pccl-settle", daemon=True).start()
-        except RuntimeError:  # the interpreter is about to end and starts no more threads
-            self._conclude()
+        _in_thread("pccl-settle", self._conclude)
 
     def _conclude(self) -> None:
+        self._guarded(self._settle, self._decide)
+
+    def _guarded(self, *steps: Callable[[], object]) -> None:
         try:
-            self._settle()
-            self._decide()
+            for step in steps:
+                step()
         except BaseException as error:  # threads that wait must get it, whatever it is
             self._end(error)
 
@@ -216,10 +241,21 @@ class Transaction:
         if stale:
             self._redo(stale, latest)
             return
-        if self.order.deliver is not None:
-            self.order.deliver()
+        self._deliver(count_peers(len(latest.ring)))
         rows = () if self.order.rows is None else self.order.rows(latest.ring)
         self._end(self.info(latest)._replace(gathered=rows))
+
+    def _deliver(self, peers: str) -> None:
+        if self.order.deliver is None:
+            return
+        try:
+            self.order.deliver()
+        except Exception as error:  # whatever a device raises
+            raise PCCLError(
+                f"{self.order.call} tag {self.order.tag} was committed by {peers}, but its result could not be written "
+                f"to this peer's tensors: {_first_line(error)}. The others have it: call sync_shared_state before you "
+                "go on, or build a new Communicator"
+            ) from error
 
     def _redo(self, stale: list[Part], latest: Committed) -> None:
         """Some were committed before a peer was lost, and some after: those before must be made again without it."""
@@ -238,7 +274,7 @@ class Transaction:
         failures = [part.answer for part in failed if isinstance(part.answer, Failure)]
         final = [failure for failure in failures if failure.kind is not FailureKind.ABORTED]
         if final:
-            self._end(to_exception(self._told(final[0])))
+            self._end(to_exception(self._reworded(final[0])))
             return
         lost = any(failure.lost for failure in failures)
         self._fruitless = 0 if lost else self._fruitless + 1
@@ -247,9 +283,9 @@ class Transaction:
         if self.order.retry and self._fruitless < FRUITLESS_MAX and in_time:
             self._retry(failed, failures[0].reason, failures[0].lost)
         else:
-            self._end(to_exception(self._told(failures[0])))
+            self._end(to_exception(self._reworded(failures[0])))
 
-    def _told(self, failure: Failure) -> Failure:
+    def _reworded(self, failure: Failure) -> Failure:
         """The same in terms of the call that the user made."""
         reason = f"{self.order.call} tag {self.order.tag}: {failure.reason}"
         if failure.kind is FailureKind.TIMED_OUT:
@@ -264,57 +300,29 @@ class Transaction:
         self._try(parts)
 
     def _end(self, outcome: ReduceInfo | BaseException) -> None:
-        for part in self.order.parts:
+        order = self.order
+        for part in order.parts:
             self._membership.offers.withdraw(part.tag)
-        if self.order.release is not None:
-            self.order.release()
-        self._membership.forget(self)
+            self.output = part.output
+        if order.release is not None:
+            order.release()
+        self._membership.forget(self, outcome)
+        # What waits for this may be kept for long; tensors and copies must not be kept with it.
+        self.order, self._unstaged = Order(order.call, order.tag, ()), None
+        if isinstance(outcome, BaseException) and self._flaw is not None:
+            outcome.__cause__ = self._flaw
         if isinstance(outcome, BaseException):
             self.outcome.set_exception(outcome)
         else:
             self.outcome.set_result(outcome)
 
 
-# ── what is told of attempts ─────────────────────────────────────────────────────────────────────────────────────────
+def _in_thread(name: str, work: Callable[[], object]) -> None:
+    try:
+        threading.Thread(target=work, name=name, daemon=True).start()
+    except RuntimeError:  # the interpreter is about to end and starts no more threads
+        work()
 
 
-@dataclass(frozen=True)
-class Retry:
-    """A call that is tried again, and why."""
-
-    call: str
-    tag: int
-    attempt: int
-    reason: str
-    lost: tuple[PeerId, ...]
-
-    @property
-    def event(self) -> object:
-        """What happened, the same for all calls that it met."""
-        return self.lost or self.reason.replace(tag_name(self.tag), "")
-
-
-class Retries:
-    """Logs one line for each event, however many calls it met: one death may abort a thousand collectives."""
-
-    def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
-        """`later` calls a function after a moment, in which the others of an event come."""
-        self._later = later
-        self._lock = threading.Lock()
-        self._gathered: dict[object, list[Retry]] = {}
-
-    def add(self, retry: Retry) -> None:
-        """In any thread."""
-        with self._lock:
-            gathered = self._gathered.setdefault(retry.event, [])
-            gathered.append(retry)
-        if len(gathered) == 1:
-            self._later(partial(self._tell, retry.event))
-
-    def _tell(self, event: object) -> None:
-        with self._lock:
-            first, *others = self._gathered.pop(event)
-        also = f", with {len(others)} other{'s' if len(others) > 1 else ''}" if others else ""
-        log.warning(
-            "%s tag %d, attempt %d: %s. Trying again%s", first.call, first.tag, first.attempt, first.reason, also
-        )
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

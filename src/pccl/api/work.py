@@ -17,6 +17,7 @@ from pccl.api.transaction import Part, Transaction
 from pccl.core.effects.peer_effects import Committed
 from pccl.dataplane.ring.segments import chunk
 from pccl.dataplane.tensors.buffers import Tensor
+from pccl.dataplane.tensors.device import Copies, on_device, remote
 from pccl.errors import UsageError
 from pccl.types import CollectiveKind, PeerId, ReduceInfo, Result
 
@@ -116,20 +117,28 @@ class ShareWork(Work):
 
     def __init__(self, transaction: Transaction, communicator: object, given: Any, me: PeerId) -> None:
         super().__init__(transaction, communicator)
+        self._spec = transaction.order.parts[0].spec
         self._given = given
         self._me = me
+        self._shares: Shares | None = None
 
     def shares(self, timeout: Timeout | None = None) -> Shares:
-        """Wait for the end, like `wait`, and give the result."""
+        """Wait for the end, like `wait`, and give the result. On a device its memory is taken from the current stream,
+        and so comes after what that has queued."""
         info = self.wait(timeout)
-        (part,) = self._transaction.order.parts
-        assert part.output is not None, "it was committed"
-        size, spec = len(info.peers), part.spec
+        if self._shares is None:
+            self._shares = self._share_out(info)
+        return self._shares
+
+    def _share_out(self, info: ReduceInfo) -> Shares:
+        output = self._transaction.output
+        assert output is not None, "it was committed"
+        size, spec = len(info.peers), self._spec
         if spec.kind is CollectiveKind.ALL_GATHER:
             shape = (size, *getattr(self._given, "shape", (spec.count,)))
-            return Shares(_like(self._given, part.output, shape), range(size * spec.count), info)
+            return Shares(_like(self._given, output, shape), range(size * spec.count), info)
         span = chunk(spec.count, size, info.peers.index(self._me))
-        return Shares(_like(self._given, part.output, (len(span),)), span, info)
+        return Shares(_like(self._given, output, (len(span),)), span, info)
 
 
 def rows_of(part: Part, given: Any, peers: Sequence[PeerId]) -> tuple[Any, ...]:
@@ -145,8 +154,12 @@ def rows_of(part: Part, given: Any, peers: Sequence[PeerId]) -> tuple[Any, ...]:
 
 
 def _like(given: Any, result: Tensor, shape: Sequence[int]) -> Any:
-    """The result as a tensor of the same library as what was given."""
+    """The result as a tensor of the same library as what was given, in the same place."""
     name = result.dtype.element_name
+    if on_device(given):
+        there = given.detach().new_empty(shape)
+        Copies([(remote(there, "the result", written=True), result.address)]).back()
+        return there
     if hasattr(given, "data_ptr"):
         torch = importlib.import_module("torch")
         flat = torch.frombuffer(result.owner, dtype=getattr(torch, name), count=result.count) if result.count else None

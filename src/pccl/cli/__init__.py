@@ -1,26 +1,104 @@
-"""The command line: `pccl master`, `pccl demo`.
+"""The command line: `pccl master`, `status`, `top`, `doctor`, `demo`, `version`.
 
-Owns arguments and what is printed. Must not know anything that a user of the library could not.
+Owns arguments, what is printed and exit codes. Must not know anything that a user of the library could not.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+
+from pccl.cli.exits import Exit
+
+EXAMPLES = """\
+examples:
+  pccl master                          serve a run on port 48148, until Ctrl-C
+  PCCL_MASTER=alpha pccl status        is it healthy, and whom does it wait for?
+  pccl doctor alpha:48148              what would keep a peer on this machine from joining, and the fix
+
+exit codes: 0 done, 1 broke, 2 usage, 3 waiting for a peer, 4 unreachable, 130 interrupted
+ADDRESS is the master's host:port; by default that of PCCL_MASTER, and port 48148
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands and their arguments."""
+    made = argparse.ArgumentParser(
+        prog="pccl",
+        description="Collective communication that survives its peers.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--version", action="store_true", help="the same as the command version")
+    commands = made.add_subparsers(dest="command", metavar="COMMAND")
+    master = commands.add_parser("master", help="decide who is in and which collective runs, until interrupted")
+    master.add_argument("--listen", default="0.0.0.0:48148", metavar="HOST:PORT", help="default: %(default)s")
+    status = commands.add_parser("status", help="one look at a run: exit code 3 if it waits for a peer")
+    _address(status)
+    _json(status)
+    _address(commands.add_parser("top", help="a run, live"))
+    doctor = commands.add_parser("doctor", help="what would go wrong on this machine, and the fix; it never joins")
+    _address(doctor)
+    _json(doctor)
+    commands.add_parser("demo", help="a master and real peers on this machine that train, die and come later")
+    commands.add_parser("version", help="what is installed")
+    return made
+
+
+def _address(command: argparse.ArgumentParser) -> None:
+    command.add_argument("address", nargs="?", metavar="ADDRESS", help="the master's host:port; default: PCCL_MASTER")
+
+
+def _json(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--json", action="store_true", help="one JSON object")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand; the exit status."""
-    parser = argparse.ArgumentParser(prog="pccl", description="Collective communication that survives its peers.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    master = commands.add_parser("master", help="decide who is in and which collective runs, until interrupted")
-    master.add_argument("--listen", default="0.0.0.0:48148", metavar="HOST:PORT", help="default: %(default)s")
-    commands.add_parser("demo", help="a master and real peers on this machine that train, die and come later")
-    chosen = parser.parse_args(arguments)
-    # Imported when chosen: a master has no use for what the demo needs.
-    if chosen.command == "master":
-        from pccl.cli.master import serve
+    made = parser()
+    chosen = made.parse_args(arguments)
+    if chosen.command is None and not chosen.version:
+        made.print_help()
+        return Exit.DONE
+    try:
+        return _run(chosen)
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The reader of a pipe went away; Python would complain once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.BROKE
 
-        return serve(chosen.listen)
-    from pccl.cli.demo.story import tell
 
-    return tell(sys.stdout)
+def _run(chosen: argparse.Namespace) -> int:
+    """Imported when chosen: a master has no use for what the demo needs."""
+    from pccl.errors import UsageError
+
+    try:
+        match chosen.command:
+            case "master":
+                from pccl.cli.master import serve
+
+                return serve(chosen.listen)
+            case "status":
+                from pccl.cli.status import look
+
+                return look(chosen.address, chosen.json, sys.stdout)
+            case "top":
+                from pccl.cli.top import watch
+
+                return watch(chosen.address, sys.stdout)
+            case "doctor":
+                from pccl.cli.doctor import examine
+
+                return examine(chosen.address, chosen.json, sys.stdout)
+            case "demo":
+                from pccl.cli.demo.story import tell
+
+                return tell(sys.stdout)
+    except UsageError as error:
+        print(f"pccl {chosen.command}: {error}", file=sys.stderr)
+        return Exit.USAGE
+    from pccl.cli.version import tell as tell_version
+
+    return tell_version(sys.stdout)

@@ -8,7 +8,9 @@ from typing import Any
 
 from pccl.arguments import choice, of_kind
 from pccl.codec import Codec
-from pccl.dataplane.tensors.buffers import Buffers, Tensor, at, buffers
+from pccl.dataplane.tensors.buffers import Buffers, Tensor, at
+from pccl.dataplane.tensors.device import Operands, described_sides, on_device, operands
+from pccl.dataplane.tensors.pool import Pool
 from pccl.errors import UsageError
 from pccl.types import DataType, DistributionHint, QuantizationAlgorithm, ReduceOp, Result
 
@@ -43,7 +45,8 @@ class ReduceDescriptor:
 
 @dataclass(frozen=True)
 class ReduceOpDescriptor:
-    """One reduction with its tensors, by address. Made by `from_torch` or `from_numpy` it keeps them alive."""
+    """One reduction with its tensors, by address. Made by `from_torch` or `from_numpy` it keeps them alive, and they
+    may lie on a device."""
 
     send_ptr: int
     recv_ptr: int
@@ -52,13 +55,19 @@ class ReduceOpDescriptor:
 
     @staticmethod
     def from_torch(send: Any, recv: Any, reduce_descriptor: ReduceDescriptor) -> "ReduceOpDescriptor":
-        """Of two tensors on the CPU, or twice the same."""
-        return _of_tensors(buffers(send, recv, "ReduceOpDescriptor.from_torch"), reduce_descriptor)
+        """Of two tensors, or twice the same."""
+        return _of_tensors((send, recv), "ReduceOpDescriptor.from_torch", reduce_descriptor)
 
     @staticmethod
     def from_numpy(send: Any, recv: Any, reduce_descriptor: ReduceDescriptor) -> "ReduceOpDescriptor":
         """Of two arrays, or twice the same."""
-        return _of_tensors(buffers(send, recv, "ReduceOpDescriptor.from_numpy"), reduce_descriptor)
+        return _of_tensors((send, recv), "ReduceOpDescriptor.from_numpy", reduce_descriptor)
+
+    def operands(self, pool: Pool) -> Operands:
+        """Its elements, wherever they lie."""
+        if self.owners is not None and any(map(on_device, self.owners)):
+            return operands(*self.owners, "ReduceOpDescriptor", pool)
+        return Operands(self.buffers())
 
     def buffers(self) -> Buffers:
         """Where its elements lie."""
@@ -77,16 +86,18 @@ class ReduceOpDescriptor:
         return Buffers(send, recv)
 
 
-def _of_tensors(pair: Buffers, descriptor: ReduceDescriptor) -> ReduceOpDescriptor:
+def _of_tensors(given: tuple[Any, Any], call: str, descriptor: ReduceDescriptor) -> ReduceOpDescriptor:
+    sides = described_sides(*given, call)
     of_kind(ReduceDescriptor, descriptor, "ReduceOpDescriptor: reduce_descriptor")
-    check_operand(descriptor.operand_descriptor, pair.send.dtype, "ReduceOpDescriptor")
-    if descriptor.count != pair.send.count:
+    check_operand(descriptor.operand_descriptor, sides[0].dtype, "ReduceOpDescriptor")
+    if descriptor.count != sides[0].count:
         raise UsageError(
             f"ReduceOpDescriptor: the descriptor's count is {descriptor.count}, but the tensors have "
-            f"{pair.send.count} elements; make them alike",
+            f"{sides[0].count} elements; make them alike",
             Result.INVALID_ARGUMENT,
         )
-    return ReduceOpDescriptor(pair.send.address, pair.output.address, descriptor, (pair.send.owner, pair.output.owner))
+    owners = given if any(map(on_device, given)) else (sides[0].owner, sides[1].owner)
+    return ReduceOpDescriptor(sides[0].extent.begin, sides[1].extent.begin, descriptor, owners)
 
 
 def check_operand(operand: ReduceOperandDescriptor | None, dtype: DataType, call: str) -> None:

@@ -39,6 +39,24 @@ Host = Annotated[str, Meta(max_length=255, pattern=r"\A[0-9A-Za-z._:%-]*\Z")]
 """A name, an IPv4 or an IPv6 address; 255 is the longest name DNS allows."""
 
 
+PeerName = Annotated[str, Meta(max_length=64)]
+"""Of a peer, for people; any text, so it is cleaned (`names.clean`) before it is kept or shown."""
+
+
+class Label(Struct, frozen=True):
+    """What people know a peer by. No decision follows from it."""
+
+    name: PeerName = ""
+    """Empty: it has none, and is called by the first digits of its id."""
+    machine: PeerName = ""
+    """What its machine calls itself."""
+    pid: Annotated[int, Meta(ge=0, le=2**32 - 1)] = 0
+    release: Annotated[str, Meta(max_length=32)] = ""
+    """Of the library."""
+    process: Annotated[str, Meta(max_length=32, pattern=r"\A[0-9A-Za-z]*\Z")] = ""
+    """Drawn once for each process: two peers that have the same are two Communicators of one process."""
+
+
 class Identity(Struct, frozen=True):
     """Who a peer is and where its future neighbours can dial it; the same over its whole membership."""
 
@@ -56,6 +74,7 @@ class Identity(Struct, frozen=True):
     secret: Secret = ""
     """By which a master knows me again after my connection broke; drawn by me and sent to no other peer. Empty: it
     does not."""
+    label: Label = Label()
 
 
 class CollectiveSpec(Struct, frozen=True):

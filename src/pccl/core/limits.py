@@ -4,11 +4,11 @@ from msgspec import Struct
 
 LATE_S = 1.0
 """An event later than this after a deadline means that this process stood still: stopped, starved, or the GIL held.
-What others sent meanwhile is still unread, so all deadlines are moved before anybody is judged by them."""
+What others sent meanwhile is still unread, so all deadlines are moved before a peer is judged by them."""
 
 
 PINGS_PER_LIMIT = 5
-"""Pings before anybody's silence is judged, by master and peers alike: one lost to a stall or two is no verdict."""
+"""Pings before a silence is judged, by master and peers alike: one lost to a stall or two is no verdict."""
 
 
 class MasterLimits(Struct, frozen=True):
@@ -58,7 +58,7 @@ class MasterLimits(Struct, frozen=True):
 
     mesh_peers_max: int = 8
     """In groups of up to this many every two peers are linked, not only neighbours: small tensors then travel straight
-    to everybody, and a ring that has lost a member is closed by a link that stands already. Connections grow with the
+    to all others, and a ring that has lost a member is closed by a link that stands already. Connections grow with the
     number of peers: beyond a handful they cost more than they bring."""
 
     mesh_lanes_max: int = 8

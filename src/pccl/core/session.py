@@ -3,7 +3,7 @@
 Both ends count alike. A peer counts what it sends from its `Join` on, over all masters that it has. A master counts
 what it sends to each peer, from zero whenever it takes another name. After a break each end sends how much it has
 received, and the other sends the rest again: in the end every message has arrived once and in order, as if nothing had
-happened. Does not know what the messages mean.
+happened. Does not know what the messages mean. Rules: docs/recovery.md, "Broken connection".
 """
 
 from collections import deque

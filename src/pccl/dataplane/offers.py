@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.dataplane.ring.segments import output_count
-from pccl.dataplane.tensors.buffers import Buffers, Feedback, Tensor, fresh
+from pccl.dataplane.tensors.buffers import Buffers, Extent, Feedback, Tensor, fresh
 from pccl.errors import UsageError
 from pccl.types import Result
 
@@ -62,30 +62,38 @@ class Offers:
         self._lock = threading.Lock()
         """Held while a new offer is compared with the others, and when one goes."""
         self._buffers: dict[int, Buffers] = {}
-        self._answers: dict[int, tuple[int, int, int, int]] = {}
+        self._memory: dict[int, tuple[int, int, int, int]] = {}
+        """Of each offer, from where to where it is read, and written."""
         self._complete: dict[int, Buffers] = {}
         """Of the present attempts: the next one may have a result of another length."""
         self._attempts: dict[int, Attempt] = {}
+        self._flaws: dict[int, str] = {}
+        self._copied: set[int] = set()
+        """Tags whose buffers are copies of other tensors."""
 
     def offer(self, tag: int, buffers: Buffers) -> None:
         """These buffers are for the collective with this tag."""
         with self._lock:
             if tag in self._buffers:
                 raise UsageError(f"tag {tag} is in flight; wait for it, or choose another tag", Result.INVALID_ARGUMENT)
-            memory = _answers(buffers)
+            memory = _memory(buffers)
             other = self._disturbed(*memory)
+            if other is None:
+                other = self._disturbed_behind(buffers)
             if other is not None:
                 raise UsageError(
                     f"tag {tag} would work on memory that the collective with tag {other} is still working on; wait "
                     "for that one first",
                     Result.INVALID_ARGUMENT,
                 )
-            self._buffers[tag], self._answers[tag] = buffers, memory
+            self._buffers[tag], self._memory[tag] = buffers, memory
+            if buffers.reads or buffers.writes:
+                self._copied.add(tag)
 
     def _disturbed(self, read: int, read_end: int, write: int, write_end: int) -> int | None:
         """The tag of one that would read what is written here, or write what is read or written here. There may be
         thousands, so the comparison is spelled out."""
-        for tag, (their_read, their_read_end, their_write, their_write_end) in self._answers.items():
+        for tag, (their_read, their_read_end, their_write, their_write_end) in self._memory.items():
             if write < their_write_end and their_write < write_end:
                 return tag
             if (write < their_read_end and their_read < write_end) or (
@@ -93,6 +101,25 @@ class Offers:
             ):
                 return tag
         return None
+
+    def _disturbed_behind(self, buffers: Buffers) -> int | None:
+        """The same for the caller's tensors that buffers are copies of. Where there are none, nothing is compared."""
+        copied = buffers.reads or buffers.writes
+        for tag in self._buffers if copied else self._copied:
+            reads, writes = _extents(buffers)
+            their_reads, their_writes = _extents(self._buffers[tag])
+            if _meet(writes, their_reads + their_writes) or _meet(reads, their_writes):
+                return tag
+        return None
+
+    def spoil(self, tag: int, flaw: str) -> None:
+        """What was offered for this tag is not there: an attempt that starts fails because of this, and so the
+        collective ends for all peers. An empty sentence says that it is there now."""
+        self._flaws[tag] = flaw
+
+    def flaw(self, tag: int) -> str:
+        """Why an attempt with this tag cannot begin; empty if it can."""
+        return self._flaws.get(tag, "")
 
     def lend(self, tag: int, feedback: Feedback) -> None:
         """With what was offered for this tag goes what coding has lost before."""
@@ -110,6 +137,8 @@ class Offers:
         offered, spec = self._buffers.get(start.tag), start.spec
         if offered is None:
             raise CannotBegin("no buffers were offered for it")
+        if flaw := self.flaw(start.tag):
+            raise CannotBegin(flaw)
         wanted = output_count(spec.kind, spec.count, start.size, start.rank)
         try:
             recv = fresh(wanted, spec.dtype) if offered.recv is None else offered.recv
@@ -147,14 +176,34 @@ class Offers:
         """The call is over; its tag and its memory are free."""
         with self._lock:
             self._buffers.pop(tag, None)
-            self._answers.pop(tag, None)
+            self._memory.pop(tag, None)
+            self._flaws.pop(tag, None)
+            self._copied.discard(tag)
 
 
-def _answers(buffers: Buffers) -> tuple[int, int, int, int]:
-    """From where to where it reads, and writes."""
+def _memory(buffers: Buffers) -> tuple[int, int, int, int]:
+    """From where to where a call reads, and writes."""
     return *_range(buffers.send), *_range(buffers.recv)
 
 
+def _extents(buffers: Buffers) -> tuple[tuple[Extent, ...], tuple[Extent, ...]]:
+    """All that it reads, and writes."""
+    recv = () if buffers.recv is None else (buffers.recv.extent,)
+    return (*buffers.reads, buffers.send.extent), (*buffers.writes, *recv)
+
+
+def _meet(ours: tuple[Extent, ...], theirs: tuple[Extent, ...]) -> bool:
+    """One of these shares memory with one of those: in the order of their beginnings, none may begin before the last of
+    the other side has ended."""
+    ends: list[tuple[str, int]] = [("", 0), ("", 0)]
+    for extent, side in sorted([*((each, 0) for each in ours), *((each, 1) for each in theirs)]):
+        space, end = ends[1 - side]
+        if space == extent.space and extent.begin < end and extent.begin < extent.end:
+            return True
+        ends[side] = max(ends[side], (extent.space, extent.end))
+    return False
+
+
 def _range(tensor: Tensor | None) -> tuple[int, int]:
-    """What is empty, or not there yet, overlaps with nothing."""
+    """From where to where a tensor lies. One that is empty, or not there yet, overlaps with nothing."""
     return (tensor.address, tensor.address + tensor.nbytes) if tensor is not None and tensor.nbytes else (0, 0)

@@ -32,7 +32,7 @@ class _ExpressLane:
     def __init__(self, sock: socket.socket, inbox: Inbox) -> None:
         self.sock = sock
         self.inbox = inbox
-        self.heard_at = 0.0
+        self.received_at = 0.0
         """When bytes last came."""
         self._rest = bytearray()
 
@@ -113,7 +113,7 @@ class Express:
     # ── parcels ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def send(self, effect: SendParcel) -> None:
-        """Send the input of a collective to everybody."""
+        """Send the input of a collective to all other peers of the group."""
         draw = self._first_draw + effect.parcel
         contribution = self._data_plane.contribution(effect.spec, self._data_plane.offers.find(effect.tag), draw)
         self._sent = {number: kept for number, kept in self._sent.items() if number >= effect.oldest}
@@ -141,7 +141,7 @@ class Express:
     def _readable(self, key: LaneKey, lane: _ExpressLane) -> None:
         try:
             data = lane.sock.recv(READ_BYTES)
-            lane.heard_at = self._loop.time()
+            lane.received_at = self._loop.time()
             complete = lane.inbox.feed(data)
         except (BlockingIOError, InterruptedError):
             return
@@ -163,14 +163,17 @@ class Express:
         """Reduce as soon as every parcel is there."""
         give_up = self._loop.call_later(self._data_plane.stall_s, self._give_up, effect.attempt)
         waiting = self._waiting[effect.attempt] = _Exchange(effect, give_up)
-        self._try_to_finish(waiting)
+        if flaw := self._data_plane.offers.flaw(effect.tag):
+            self._end(effect.attempt, flaw)
+        else:
+            self._try_to_finish(waiting)
 
     def _give_up(self, attempt: int) -> None:
         """A parcel has not come for long. While bytes come over its lane it is only slow: others are before it."""
         waiting, stall_s = self._waiting[attempt], self._data_plane.stall_s
         missing = [key for key, number in waiting.effect.parcels if self._find(key, number) is None]
-        heard_at = max((self._lanes[key].heard_at for key in missing if key in self._lanes), default=0.0)
-        left_s = heard_at + stall_s - self._loop.time()
+        received_at = max((self._lanes[key].received_at for key in missing if key in self._lanes), default=0.0)
+        left_s = received_at + stall_s - self._loop.time()
         if left_s > 0:
             waiting.give_up = self._loop.call_later(left_s, self._give_up, attempt)
         else:

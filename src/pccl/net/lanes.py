@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from pccl.core.effects.peer_effects import AcceptLane, Dial, PeerEffect
 from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneOffered, PeerEvent
 from pccl.core.messages.lanes import LaneAnswer, LaneHello
+from pccl.logs import Teller
 from pccl.net import handshake, sockets
 from pccl.net.bounds import Bounds
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Driver
 from pccl.net.listening import Listener, Strangers
+from pccl.types import short
 from pccl.wire.framing import WireError
 
-log = logging.getLogger("pccl")
+log = logging.getLogger("pccl.link")
 
 LaneKey = tuple[int, int]
 """(link, lane)."""
@@ -38,7 +40,10 @@ class _Lane:
 class Lanes:
     """All lanes of one peer. Lives in one event loop; reports to the core through the driver."""
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Bounds, teller: Teller | None = None) -> None:
+        self._teller = teller or Teller("peer")
+        self._told = 0
+        """The latest link of which it was told that it could not be dialled; its lanes are all dialled at once."""
         self._driver: Driver[PeerEvent, PeerEffect] | None = None
         self._listener = Listener(self._connected, bounds.connection_dead_s)
         self._dialler = Dialler(bounds.connection_dead_s)
@@ -80,16 +85,24 @@ class Lanes:
             async with asyncio.timeout(effect.timeout_s):
                 sock = await self._handshake(effect)
         except TimeoutError:
-            return LaneClosed(*key, f"{where} did not answer within {effect.timeout_s:g} s")
+            return self._dial_failed(effect, f"{where} did not answer within {effect.timeout_s:g} s")
         except OSError as error:
-            return LaneClosed(*key, f"{where}: {sockets.in_words(error)}")
+            return self._dial_failed(effect, f"{where}: {sockets.in_words(error)}")
         except WireError as error:
-            return LaneClosed(*key, f"{where}: {error}")
+            return self._dial_failed(effect, f"{where}: {error}")
         finally:
             if self._dials.get(key) is asyncio.current_task():
                 del self._dials[key]
         self._stand(key, sock)
         return LaneDialled(*key, sockets.round_trip_us(sock))
+
+    def _dial_failed(self, effect: Dial, cause: str) -> PeerEvent:
+        link, peer = effect.hello.link, effect.hello.receiver
+        if link > self._told:
+            self._told = link
+            sentence = f"a neighbour cannot be dialled ({short(peer)}): {cause}"
+            self._teller.tell("link", logging.WARNING, "dial failed", sentence, peer=peer)
+        return LaneClosed(link, effect.hello.lane, cause)
 
     async def _handshake(self, effect: Dial) -> socket.socket:
         sock = await self._dialler.connect(effect.host, effect.port, effect.timeout_s)

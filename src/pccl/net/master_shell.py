@@ -7,21 +7,26 @@ import asyncio
 import itertools
 import logging
 import socket
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol, assert_never
 
 from pccl.core.effects.both import Note, Tick
-from pccl.core.effects.master import Close, Closed, MasterEffect, MasterEvent, Received, Send
-from pccl.net import sockets
+from pccl.core.effects.master import Close, Closed, DialBack, DialledBack, MasterEffect, MasterEvent, Received, Send
+from pccl.core.messages.lanes import LaneHello
+from pccl.logs import Teller
+from pccl.net import handshake, sockets
 from pccl.net.bounds import Bounds, raise_descriptor_limit
 from pccl.net.connection import MasterEnd
+from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.listening import Listener, Strangers
+from pccl.types import PeerId
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import WireError
 
-log = logging.getLogger("pccl")
+log = logging.getLogger("pccl.master")
 
 
 class MasterCore(Core[MasterEvent, MasterEffect], Protocol):
@@ -37,11 +42,13 @@ class MasterShell:
         self,
         core: MasterCore,
         bounds: Bounds,
-        on_note: Callable[[str], None],
+        teller: Teller,
         on_bug: Callable[[Exception], None],
     ) -> None:
-        self._on_note = on_note
+        self._teller = teller
         self._on_bug = on_bug
+        self._loop = asyncio.get_running_loop()
+        self._dialler = Dialler(bounds.connection_dead_s)
         self._driver = self._drive(core)
         self._listener = Listener(self._connected, bounds.connection_dead_s)
         self._numbers = itertools.count(1)
@@ -98,8 +105,10 @@ class MasterShell:
                         self._ends[number].send(body)
             case Close(number):
                 self._let_go(number)
-            case Note(reason):
-                self._on_note(reason)
+            case DialBack():
+                self._driver.start(self._dial_back(effect))
+            case Note():
+                self._teller.note(effect)
             case _:
                 assert_never(effect)
 
@@ -109,6 +118,25 @@ class MasterShell:
             # It may take its time to read our last message: on a deadline and within bounds, like any stranger.
             self._ends[number].close()
             self._strangers.add(number, self._ends[number].fail)
+
+    async def _dial_back(self, effect: DialBack) -> MasterEvent:
+        """Dial as a neighbour would; the observer knows the nonce."""
+        began, cause = self._loop.time(), ""
+        try:
+            async with asyncio.timeout(effect.timeout_s):
+                sock = await self._dialler.connect(effect.host, effect.port, effect.timeout_s)
+                with sock:
+                    reply = await handshake.dial(
+                        sock, LaneHello("doctor", PeerId("master"), PeerId(effect.nonce), 0, 0)
+                    )
+                cause = "" if reply.accepted else f"another peer answers there: {reply.reason}"
+        except TimeoutError:
+            cause = f"no answer within {effect.timeout_s:g} s"
+        except OSError as error:
+            cause = sockets.in_words(error)
+        except WireError as error:
+            cause = f"what answers there is no peer: {error}"
+        return DialledBack(effect.connection, effect.host, cause, self._loop.time() - began)
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -139,7 +167,7 @@ class MasterShell:
             return
         if self._strangers.remove(number):
             self._known.add(number)
-        self._driver.post(Received(number, message, host))
+        self._driver.post(Received(number, message, host, time.time()))
 
     def _closed(self, number: int, cause: str) -> None:
         self._ends.pop(number, None)

@@ -5,7 +5,6 @@ Owns call numbers and the lending of lanes to the data plane. Must not know why 
 
 import asyncio
 import itertools
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import assert_never
@@ -50,19 +49,19 @@ from pccl.core.effects.peer_events import (
 from pccl.dataplane.offers import Traffic
 from pccl.dataplane.plane import DataPlane
 from pccl.dataplane.state.manifest import Holding
+from pccl.logs import Teller
 from pccl.net.bounds import Bounds
 from pccl.net.control import Addresses, Control, NotOurMaster, Place
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.express import Express
+from pccl.net.flight import FlightRecorder
 from pccl.net.lanes import LaneKey, Lanes
 from pccl.net.sockets import in_words
 from pccl.net.transfers import Transfers
 from pccl.net.watching import watchers
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import WireError
-
-log = logging.getLogger("pccl")
 
 
 class PeerShell:
@@ -74,14 +73,14 @@ class PeerShell:
         bounds: Bounds,
         serve_bytes_s: float,
         master: Place,
-        on_note: Callable[[str], None],
+        teller: Teller,
     ) -> None:
         self._data_plane = data_plane
-        self._on_note = on_note
+        self._teller = teller
         self._loop = asyncio.get_running_loop()
-        self._lanes = Lanes(bounds)
+        self._lanes = Lanes(bounds, teller)
         self._express = Express(data_plane, self._post)
-        self.transfers = Transfers(self._lanes, data_plane.stall_s, serve_bytes_s, self._post)
+        self.transfers = Transfers(self._lanes, data_plane.stall_s, serve_bytes_s, self._post, teller)
         """Where a call leaves the state that it syncs."""
         # A master that has moved is found by the next dial: its name is looked up each time.
         dialler = Dialler(bounds.connection_dead_s, name_kept_s=0.0)
@@ -91,6 +90,8 @@ class PeerShell:
         """Of a master, in place of one that was lost."""
         self._numbers = itertools.count(1)
         self._calls: dict[int, Callable[[Answer], None]] = {}
+        self.flights: FlightRecorder | None = None
+        """Where its collectives are recorded."""
         self._attempts: dict[tuple[int, int], set[LaneKey]] = {}
         self._stopped = False
 
@@ -146,6 +147,8 @@ class PeerShell:
             answered(Failure(FailureKind.CLOSED, "this peer has left the run"))
             return number
         self._calls[number] = answered
+        if self.flights is not None:
+            self.flights.called(number, request, self._loop.time())
         self._driver.post(Call(number, request))
         return number
 
@@ -240,12 +243,14 @@ class PeerShell:
                 self._lanes.close((link, lane))
                 self._express.close((link, lane))
             case StartAttempt():
+                self._note_start(effect)
                 self._start_attempt(effect)
             case CarryParcels(link, lane):
                 self._express.carry((link, lane), self._lanes.hand_over((link, lane)))
             case SendParcel():
                 self._express.send(effect)
             case StartExchange():
+                self._note_start(effect)
                 self._express.start(effect)
             case StartTransfer():
                 self.transfers.start(effect)
@@ -254,12 +259,18 @@ class PeerShell:
             case AbortAttempt(tag, attempt):
                 self._data_plane.abort(tag, attempt)
                 self._express.abort(attempt)
-            case Note(reason):
-                self._on_note(reason)
+            case Note():
+                self._teller.note(effect)
             case _:
                 assert_never(effect)
 
+    def _note_start(self, effect: StartAttempt | StartExchange) -> None:
+        if self.flights is not None:
+            self.flights.started(effect.call, effect.attempt, self._loop.time())
+
     def _resolve(self, call: int, answer: Answer) -> None:
+        if self.flights is not None:
+            self.flights.ended(call, answer, self._loop.time())
         self._calls.pop(call)(answer)
 
     def _start_attempt(self, effect: StartAttempt) -> None:

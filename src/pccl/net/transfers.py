@@ -19,9 +19,8 @@ from pccl.dataplane.state.manifest import Holding
 from pccl.dataplane.state.pulling import Pulling
 from pccl.dataplane.state.serving import Rate, Serving
 from pccl.dataplane.state.transfer import Report, Transfer
+from pccl.logs import Teller
 from pccl.net.lanes import LaneKey, Lanes
-
-log = logging.getLogger("pccl")
 
 Kept = Callable[[], Holding | None]
 """The state of our last sync, if there still is one."""
@@ -42,8 +41,11 @@ class Transfers:
     """All transfers of one peer: that of its call, of which there is one at a time, and those to visitors, which go on
     beside it. Lives in one event loop."""
 
-    def __init__(self, lanes: Lanes, stall_s: float, serve_bytes_s: float, report: Callable[[PeerEvent], None]) -> None:
+    def __init__(
+        self, lanes: Lanes, stall_s: float, serve_bytes_s: float, report: Callable[[PeerEvent], None], teller: Teller
+    ) -> None:
         """`serve_bytes_s`: what all visitors together may have; 0 for none."""
+        self._teller = teller
         self._lanes = lanes
         self._stall_s = stall_s
         self._rate = Rate(serve_bytes_s) if serve_bytes_s else None
@@ -162,7 +164,9 @@ class Transfers:
         end = f"ended early: {report.cause}" if report.cause else "is over"
         done = f"{report.received_bytes:,} bytes received" if running.pulls else f"{report.sent_bytes:,} bytes sent"
         level = logging.WARNING if report.cause else logging.INFO
-        log.log(level, "the transfer of shared state %s; %s in %.1f s", end, done, seconds)
+        moved = report.received_bytes if running.pulls else report.sent_bytes
+        sentence = f"the transfer of shared state {end}; {done} in {seconds:.1f} s"
+        self._teller.tell("state", level, "transfer over", sentence, seconds=seconds, bytes=moved)
 
     def abort(self, attempt: int) -> None:
         """Stop a transfer if it is there; its end still comes."""

@@ -4,29 +4,77 @@ Owns the names of these tensors, which are the same on every peer that builds th
 communicators or elections.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import nn, optim
 
+_WRAPPED = "_orig_mod"
+"""The name that `torch.compile` gives to what it wraps: a part of a path, and no name of the user's."""
 
-def named_tensors(module: nn.Module, optimizer: optim.Optimizer | None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers under their names in the module, then the optimizer's state under those of parameters."""
-    for name, tensor in module.state_dict(keep_vars=True).items():
-        if isinstance(tensor, torch.Tensor):
-            yield f"module.{name}", tensor.detach()
+
+class Following:
+    """A model and its optimizer, looked at again and again."""
+
+    def __init__(self, module: nn.Module, optimizer: optim.Optimizer | None) -> None:
+        self._module = module
+        self._optimizer = optimizer
+        self._names: set[str] | None = None
+        """As first found."""
+
+    def look(self) -> list[tuple[str, torch.Tensor]]:
+        """What they hold now. An optimizer without the state that it has after a step gets that first: one that is new,
+        or was loaded from before its first step."""
+        found = named_tensors(self._module, self._optimizer)
+        if self._optimizer is not None and (self._names is None or self._names - {name for name, _ in found}):
+            make_state(self._optimizer)
+            found = named_tensors(self._module, self._optimizer)
+        self._names = self._names or {name for name, _ in found}
+        return found
+
+
+def named_tensors(module: nn.Module, optimizer: optim.Optimizer | None) -> list[tuple[str, torch.Tensor]]:
+    """Parameters and buffers under their names in the module, then the optimizer's state under those of parameters: as
+    they are at this moment. Each tensor is there once, under its first name, and whether the model is compiled or
+    wrapped for data parallelism makes no difference."""
+    names: dict[int, str] = {}
+    found: list[tuple[str, torch.Tensor]] = []
+    for name, tensor in _module_tensors(_unwrapped(module)):
+        if id(tensor) not in names:
+            names[id(tensor)] = name
+            found.append((f"module.{name}", tensor))
     if optimizer is not None:
-        yield from _optimizer_tensors(module, optimizer)
+        found.extend(_optimizer_tensors(optimizer, names))
+    return found
 
 
-def _optimizer_tensors(module: nn.Module, optimizer: optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-    make_state(optimizer)
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
+def _unwrapped(module: nn.Module) -> nn.Module:
+    while True:
+        if hasattr(module, _WRAPPED):
+            module = getattr(module, _WRAPPED)
+        elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            module = module.module
+        else:
+            return module
+
+
+def _module_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """In the order of `state_dict`, and only what is in that."""
+    for path, part in module.named_modules():
+        place = [each for each in path.split(".") if each and each != _WRAPPED]
+        for leaf, tensor in chain(part._parameters.items(), part._buffers.items()):
+            if tensor is not None and leaf not in part._non_persistent_buffers_set:
+                yield ".".join([*place, leaf]), tensor
+
+
+def _optimizer_tensors(optimizer: optim.Optimizer, names: dict[int, str]) -> Iterator[tuple[str, torch.Tensor]]:
     for number, group in enumerate(optimizer.param_groups):
         for place, parameter in enumerate(group["params"]):
             name = names.get(id(parameter), f"{number}.{place}")
-            for key, value in sorted(optimizer.state[parameter].items()):
+            for key, value in sorted(optimizer.state.get(parameter, {}).items()):
                 if isinstance(value, torch.Tensor):
                     yield f"optimizer.{name}.{key}", value
 
@@ -34,36 +82,78 @@ def _optimizer_tensors(module: nn.Module, optimizer: optim.Optimizer) -> Iterato
 def make_state(optimizer: optim.Optimizer) -> None:
     """Make the state that an optimizer makes in its first step, and change nothing else.
 
-    A step without gradients makes none, and one with gradients of zero would still decay weights and count itself. So
-    learning rate and decay are 0 for one step, and what it counted is set back."""
+    One parameter after the other: memory for a copy and a gradient of all of them may not be there. Hooks of the user
+    are for steps that are taken."""
     if any(optimizer.state.values()):
         return
-    parameters = [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
-    gradients = [each.grad for each in parameters]
-    settings: list[dict[str, Any]] = [
-        {key: group[key] for key in ("lr", "weight_decay") if key in group} for group in optimizer.param_groups
-    ]
-    before = [each.detach().clone() for each in parameters]
-    for each in parameters:
-        each.grad = torch.zeros_like(each)
-    for group, kept in zip(optimizer.param_groups, settings, strict=True):
-        group.update({key: 0 * value for key, value in kept.items()})
+    hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+    groups = optimizer.param_groups
     try:
-        optimizer.step()
+        for group in groups:
+            for parameter in group["params"]:
+                if parameter.requires_grad:
+                    optimizer.param_groups = [{**group, "params": [parameter]}]
+                    _make_state_of(optimizer, parameter)
     finally:
-        for group, kept in zip(optimizer.param_groups, settings, strict=True):
-            group.update(kept)
-        for each, gradient in zip(parameters, gradients, strict=True):
-            each.grad = gradient
-    _forget_the_step(optimizer, parameters, before)
+        optimizer.param_groups = groups
+        optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks
 
 
-def _forget_the_step(optimizer: optim.Optimizer, parameters: list[torch.Tensor], before: list[torch.Tensor]) -> None:
-    with torch.no_grad():
-        for each, value in zip(parameters, before, strict=True):
-            each.copy_(value)  # -0.0 + 0.0 is 0.0: a step of nothing may still change bits
-        for state in optimizer.state.values():
-            if isinstance(state.get("step"), torch.Tensor):
-                state["step"].zero_()
-            elif "step" in state:
-                state["step"] = 0
+def _make_state_of(optimizer: optim.Optimizer, parameter: torch.Tensor) -> None:
+    gradient = parameter.grad
+    parameter.grad = torch.zeros_like(parameter.detach())  # without one there is no step
+    try:
+        _begin_step(optimizer)
+        if not optimizer.state.get(parameter):
+            _idle_step(optimizer, parameter)
+    finally:
+        parameter.grad = gradient
+
+
+class _Begun(Exception):
+    """The state was made, and the step has not begun to use it."""
+
+
+def _begin_step(optimizer: optim.Optimizer) -> None:
+    """Torch's optimizers make their state in a method of its own, before they change anything: no further than that."""
+    make: Any = getattr(optimizer, "_init_group", None)
+    if make is None:
+        return
+
+    def make_and_stop(*arguments: Any, **options: Any) -> None:
+        make(*arguments, **options)
+        raise _Begun
+
+    vars(optimizer)["_init_group"] = make_and_stop
+    try:
+        _plain_step(optimizer)
+    except _Begun:
+        pass
+    finally:
+        del vars(optimizer)["_init_group"]
+
+
+def _idle_step(optimizer: optim.Optimizer, parameter: torch.Tensor) -> None:
+    """A step of an optimizer that makes its state on the way. One with gradients of zero would still decay weights and
+    count itself: so learning rate and decay are 0 for it, and what it counted is set back."""
+    (group,), before = optimizer.param_groups, parameter.detach().clone()
+    group.update({key: 0 * group[key] for key in ("lr", "weight_decay") if key in group})
+    try:
+        _plain_step(optimizer)
+    finally:
+        with torch.no_grad():
+            parameter.copy_(before)  # -0.0 + 0.0 is 0.0: a step of nothing may still change bits
+    state = optimizer.state[parameter]
+    if isinstance(state.get("step"), torch.Tensor):
+        state["step"].zero_()
+    elif "step" in state:
+        state["step"] = 0
+
+
+def _plain_step(optimizer: optim.Optimizer) -> None:
+    """Its step without what torch and schedulers have wrapped around it: those count steps and call hooks."""
+    step: Any = type(optimizer).step
+    if getattr(step, "hooked", False):
+        step = step.__wrapped__
+    step(optimizer)

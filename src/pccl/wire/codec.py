@@ -16,6 +16,7 @@ from msgspec import DecodeError, ValidationError
 from msgspec.msgpack import Decoder, Encoder
 
 from pccl.core.messages.lanes import Between
+from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import ToPeer
 from pccl.wire.framing import WireError
@@ -29,9 +30,10 @@ _encoder = Encoder()
 _to_master: Decoder[ToMaster] = Decoder(ToMaster)
 _to_peer: Decoder[ToPeer] = Decoder(ToPeer)
 _between: Decoder[Between] = Decoder(Between)
+_to_observer: Decoder[ToObserver] = Decoder(ToObserver)
 
 
-def encode(message: ToMaster | ToPeer | Between) -> bytes:
+def encode(message: ToMaster | ToPeer | ToObserver | Between) -> bytes:
     """The body of a frame. Bounds are not checked here: the code that builds a message keeps to them, or the receiver
     closes the connection. A text that UTF-8 cannot hold is a `UnicodeEncodeError`: a fault of ours, not of the wire."""
     return _encoder.encode(message)
@@ -50,6 +52,11 @@ def decode_to_peer(body: bytes) -> ToPeer:
 def decode_between(body: bytes) -> Between:
     """A message that opens a lane between two peers."""
     return _decode(_between, body)
+
+
+def decode_to_observer(body: bytes) -> ToObserver:
+    """A message that the master sent to an observer."""
+    return _decode(_to_observer, body)
 
 
 def _decode(decoder: Decoder[_Message], body: bytes) -> _Message:

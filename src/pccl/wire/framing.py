@@ -15,7 +15,7 @@ import struct
 from enum import IntEnum
 
 MAGIC = b"PCCL"
-VERSION: int = 1
+VERSION: int = 2
 """Both ends must have the same; any change to a message's meaning or to its required fields is a new one."""
 
 PREAMBLE_BYTES = 8
@@ -24,7 +24,7 @@ HEADER_BYTES = 4
 
 HELLO_FRAME_MAX = 4096
 """First frame from a stranger: any sender on the internet can make us keep one. `Join`, `Resume`, `LaneHello` and
-`LaneAnswer` take at most 2,100 bytes when every text in them is as long as it may be and of four-byte characters; the
+`LaneAnswer` take at most 3,000 bytes when every text in them is as long as it may be and of four-byte characters; the
 rest is room to grow."""
 
 REFUSAL_TEXT_MAX = 4096

@@ -5,6 +5,8 @@ from tests.simulation.checkers.base import Audience, Checker
 from tests.simulation.checkers.calls import AnsweredOnce, BoundedWaits, NoFalseBlame, Withdrawals
 from tests.simulation.checkers.lanes import HonestLinks, LinksComeAbout, OneOwner
 from tests.simulation.checkers.membership import NobodyWaitsForTheDead, NoInnocentLost, RingsStand, VisitorsStayOutside
+from tests.simulation.checkers.names import SentencesHaveNames
+from tests.simulation.checkers.observers import ObserversStayOutside
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
 from tests.simulation.checkers.recovery import KicksAreJust, NoGaps, OneLog
 from tests.simulation.checkers.rings import FreshSizes, OneRing
@@ -35,6 +37,8 @@ ALL: tuple[type[Checker], ...] = (
     VisitorsStayOutside,
     AllVotes,
     NoSilentWait,
+    SentencesHaveNames,
+    ObserversStayOutside,
 )
 
 NAMES = (

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pccl.core.effects.master import MasterEvent
+from pccl.core.effects.master import MasterEffect, MasterEvent
 from pccl.core.effects.peer_effects import Answer
 from pccl.core.effects.peer_events import Request
 from pccl.core.messages.to_master import ToMaster
@@ -32,6 +32,9 @@ class Checker:
 
     def master_handles(self, event: MasterEvent) -> None:
         """The ledger holds the event, not yet its effects."""
+
+    def master_decides(self, event: MasterEvent, effects: list[MasterEffect]) -> None:
+        """What the master does about an event, before any of it is done."""
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
         """The ledger does not hold the message yet."""

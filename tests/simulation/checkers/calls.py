@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from pccl.core.effects.peer_effects import Answer, Committed, Failure, FailureKind, InSync
 from pccl.core.effects.peer_events import ArePeersPending, CallCollective, Request, SyncShared
-from pccl.core.messages.to_peer import Kick, ToPeer, Withdrawn
+from pccl.core.messages.to_peer import Kick, Start, ToPeer, Withdrawn
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
 
@@ -66,6 +66,17 @@ class Withdrawals(Checker):
         """Open calls whose time is over: those that belong together, since when, and the faults before."""
         self._started: set[tuple[str, int]] = set()
         self._withdrawn: set[tuple[str, int]] = set()
+        self._called: dict[tuple[str, int], int] = {}
+        """The last call of each peer with each tag."""
+
+    def call_made(self, host: "PeerHost", call: int, request: Request) -> None:
+        if isinstance(request, CallCollective):
+            self._called[host.name, request.tag] = call
+
+    def peer_receives(self, host: "PeerHost", message: ToPeer) -> None:
+        """A start counts even if a link broke before it, so that no run follows: all take part in how it ends."""
+        if isinstance(message, Start) and (host.name, message.tag) in self._called:
+            self._started.add((host.name, self._called[host.name, message.tag]))
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if not isinstance(message, Withdrawn):

@@ -20,7 +20,7 @@ MOMENTUM = 0.9
 BATCH = 24
 NOISE = 0.1
 CHECKED_AT = [x / 16 for x in range(-32, 33)]
-"""Where the loss is measured: the same points for everybody, so that equal models have equal losses."""
+"""Where the loss is measured: the same points for every peer, so that equal models have equal losses."""
 
 
 def curve(x: float) -> float:
@@ -66,7 +66,7 @@ class Model:
         return total
 
     def step(self, gradient: "array[float]") -> None:
-        """Stochastic gradient descent with momentum: the same gradient gives everybody the same bits."""
+        """Stochastic gradient descent with momentum: the same gradient gives every peer the same bits."""
         for j in range(len(self.weights)):
             self.momentum[j] = MOMENTUM * self.momentum[j] + gradient[j]
             self.weights[j] -= LEARNING_RATE * self.momentum[j]

@@ -8,9 +8,19 @@ class Tick(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True):
-    """Effect: a sentence for the operator of this process, such as what the run waits for, and on which peers.
+    """Effect: a fact for the operator of this process, such as what the run waits for, and on which peers: in words,
+    and in fields for programs.
 
     Emitted only when it is news.
     """
 
     reason: str
+    event: str = "note"
+    """What kind of fact it is, in one word or two."""
+    warns: bool = False
+    """It is about a wait or a loss; else it is news."""
+    peer: str = ""
+    """The id of the peer that it is about, if it is about one."""
+    seconds: float | None = None
+    waited_for: tuple[str, ...] = ()
+    """The ids of the peers that are waited for."""

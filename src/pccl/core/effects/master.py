@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from pccl.core.effects.both import Note, Tick
+from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import ToPeer
 
@@ -15,6 +16,8 @@ class Received(Struct, frozen=True):
     message: ToMaster
     host: str = ""
     """The address that this connection comes from, for peers that announce none."""
+    unix_s: float = 0.0
+    """The clock of this machine, for observers that compare theirs."""
 
 
 class Closed(Struct, frozen=True):
@@ -24,14 +27,24 @@ class Closed(Struct, frozen=True):
     cause: str
 
 
-MasterEvent = Received | Closed | Tick
+class DialledBack(Struct, frozen=True):
+    """A `DialBack` is over."""
+
+    connection: int
+    host: str
+    cause: str
+    """Why it failed; empty if it came through."""
+    seconds: float
+
+
+MasterEvent = Received | Closed | DialledBack | Tick
 
 
 class Send(Struct, frozen=True):
     """Send one message to each of these connections; encode it once."""
 
     connections: tuple[int, ...]
-    message: ToPeer
+    message: ToPeer | ToObserver
     again: bool = False
     """It was sent before, on a connection that broke."""
 
@@ -43,4 +56,15 @@ class Close(Struct, frozen=True):
     connection: int
 
 
-MasterEffect = Send | Close | Note
+class DialBack(Struct, frozen=True):
+    """Dial this address for the observer on this connection, as a neighbour would. Ends in `DialledBack`."""
+
+    connection: int
+    host: str
+    port: int
+    nonce: str
+    """For the hello, as the peer that is meant."""
+    timeout_s: float
+
+
+MasterEffect = Send | Close | DialBack | Note

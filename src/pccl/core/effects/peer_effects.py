@@ -65,6 +65,8 @@ class Committed(Struct, frozen=True):
     attempt: int
     epoch: int
     ring: tuple[PeerId, ...]
+    last: PeerId = PeerId("")
+    """The peer that voted last: the others waited for it."""
     pending: bool = False
     """Candidates waited to be admitted when it started: the same for all who took part."""
 

@@ -6,19 +6,20 @@ every link of the new rings stands at both ends, and a peer that dies or cannot 
 the next try. Accepted peers have done nothing wrong by being unable to reach one another: a ring is built around such
 a pair where the group is large enough, and only a pair that cannot be separated costs the younger its place.
 
-Rules: docs/protocol.md, "Membership, as the master sees it".
+Rules: docs/protocol.md, "Admission".
 """
 
 from collections.abc import Iterable, Sequence
 from math import inf
 
+from pccl.core.effects.both import Note
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S
 from pccl.core.master.link import Link
 from pccl.core.master.links import Links
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.roster import Member, MemberStage
-from pccl.core.messages.to_peer import Kick, TopologyUpdated
+from pccl.core.messages.to_peer import INTRODUCED_MAX, Introduce, Kick, Named, TopologyUpdated
 from pccl.core.rules.ballot import Ballot
 from pccl.core.rules.ring import Pair, arrange, mesh, pairs
 from pccl.core.rules.schedule import parcel_bytes
@@ -43,8 +44,8 @@ class Admission(Part):
         self._rings: dict[int, tuple[PeerId, ...]] = {}
         """The rings of the trial, for the groups that have candidates in it."""
         self._no_way: dict[Pair, tuple[object, ...]] = {}
-        """For pairs that no ring goes around: of whom, and without which pairs. The search takes long, and who failed
-        is looked at after every event."""
+        """For pairs that no ring goes around: of which peers the ring would be, and without which pairs. The search
+        takes long, and links that failed are looked at after every event."""
         self.links = links
 
     # ── rings ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -87,11 +88,25 @@ class Admission(Part):
             self._roster.rings[group] = arrange(ring, self.links.avoided) or ring
 
     def push(self) -> None:
-        """Tell every accepted peer of the new epoch."""
+        """Send every accepted peer the new epoch, and what has changed."""
         largest = max(map(len, self._roster.rings.values()), default=0)
+        news = self._outbox.take_news()
         for group, ring in self._roster.rings.items():
+            self._introduce(ring)
             longest = parcel_bytes(self._roster.round_trip_s(ring)) if self._meshed(group) else 0
-            self._outbox.send(ring, self._roster.topology(group, largest, longest))
+            self._outbox.send(ring, self._roster.topology(group, largest, longest, news))
+
+    def _introduce(self, ring: tuple[PeerId, ...]) -> None:
+        """Send the names of those that are new in a ring to the others, and to them all of them."""
+        members, called = self._roster.accepted, self._roster.names.of
+        new = [peer for peer in ring if not members[peer].introduced]
+        known = [peer for peer in ring if members[peer].introduced]
+        for peers, named in ((known, called(new)), (new, called(ring) if new else ())):
+            for start in range(0, len(named), INTRODUCED_MAX):
+                portion = tuple(Named(*each) for each in named[start : start + INTRODUCED_MAX])
+                self._outbox.send(peers, Introduce(portion))
+        for peer in new:
+            members[peer].introduced = True
 
     def forget(self, gone: Sequence[Departure]) -> None:
         """They neither vote nor are tried nor linked any more; their rings close without them."""
@@ -153,7 +168,7 @@ class Admission(Part):
         self.begin_at += missed_s + LATE_S
 
     def next_deadline(self) -> float | None:
-        """When a run can begin with those who wait."""
+        """When a run can begin with the candidates that wait."""
         waits = self._roster.candidates and not self._roster.accepted and self.trial is None
         return self.begin_at if waits and 0.0 < self.begin_at < inf else None
 
@@ -166,10 +181,10 @@ class Admission(Part):
             self.began_at = self.began_at if self._roster.accepted else now
             self._roster.accept(admitted, rings)
             self.links.forgive()
+            here = count_peers(len(self._roster.accepted))
+            sentence = f"epoch {self._roster.epoch}: {names(admitted)} joined; {here}"
+            self._outbox.announce(Note(sentence, "joined", peer=next(iter(admitted)) if len(admitted) == 1 else ""))
             self.push()
-            self._outbox.note(
-                f"epoch {self._roster.epoch}: {names(admitted)} joined; {count_peers(len(self._roster.accepted))}"
-            )
         self._outbox.send(self.ballot.votes, TopologyUpdated(self._roster.updated))
         self.ballot.clear()
         for group in rings:
@@ -202,7 +217,7 @@ class Admission(Part):
     def _both_there(self, link: Link, now: float) -> bool:
         """Both ends have answered since the link failed, not long ago, and were there while it was tried. A silent end
         may be the one that cannot be reached: its silence is judged first, and no other is blamed in its place. But a
-        candidate that is slow all the time is not excused all the time: everybody waits for it."""
+        candidate that is slow all the time is not excused all the time: all others wait for it."""
         patient = now - link.wanted_at <= self._limits.silence_s
         ends = [end for peer in link.ends if (end := self._roster.member(peer)) is not None]
         answered = all(end.pulse.answered_at >= link.failed_at for end in ends)
@@ -238,8 +253,9 @@ class Admission(Part):
         self.links.avoid(link.ends, now)
         if around != ring:
             self._roster.reorder(link.group, around)
+            sentence = f"epoch {self._roster.epoch}: the ring goes around a pair; {_unreachable(link)}"
+            self._outbox.announce(Note(sentence, "detour", warns=True))
             self.push()
-            self._outbox.note(f"epoch {self._roster.epoch}: the ring goes around a pair; {_unreachable(link)}")
         self.rewire(link.group, now)
         return True
 
@@ -251,10 +267,22 @@ class Admission(Part):
         if not sentence:
             return []
         since = self.ballot.since if self.ballot.votes else min(each.joined_at for each in candidates.values())
-        return [Wait((*self.ballot.votes, *candidates), sentence, since, self.ballot.question)]
+        waiting, missing = (*self.ballot.votes, *candidates), tuple(self.waited_for())
+        until = None if self._roster.accepted or self.begin_at == inf else self.begin_at
+        return [Wait(waiting, sentence + self._twins(missing), since, self.ballot.question, missing, until=until)]
+
+    def _twins(self, missing: Iterable[PeerId]) -> str:
+        """Candidates that wait for a Communicator of their own process, such as a notebook's that was run twice."""
+        members = self._roster.accepted
+        older = {members[peer].label.process: peer for peer in missing}
+        for peer, label in ((peer, each.label) for peer, each in self._roster.candidates.items()):
+            if label.process and label.process in older:
+                pair, where = f"{short(older[label.process])} and {short(peer)}", f"pid {label.pid} on {label.machine}"
+                return f"; {pair} are two Communicators of one process ({where}): close() the older one"
+        return ""
 
     def waited_for(self) -> Iterable[PeerId]:
-        """Those who have not voted: candidates wait for them even before the first vote is cast."""
+        """The peers that have not voted: candidates wait for them even before the first vote is cast."""
         if self.trial is None and (self.ballot.votes or self._roster.candidates):
             return [peer for peer in self._roster.accepted if peer not in self.ballot.votes]
         return ()

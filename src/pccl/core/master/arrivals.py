@@ -1,8 +1,8 @@
 """The first message of a connection: which peers may come in, and as what.
 
 Owns the objections to a `Join` and to a `Resume`, and the memory that they need: why members are gone, and which runs
-have ended here. What becomes of a peer that came in is up to the other parts. Rules: docs/protocol.md, "Membership, as
-the master sees it"; for a `Resume` docs/recovery.md, "Restarted master" and "Late messages".
+have ended here. What becomes of a peer that came in is up to the other parts. Rules: docs/protocol.md, "Connections"
+and "Membership"; for a `Resume` docs/recovery.md, "Who is turned away" and "Late messages".
 """
 
 from pccl.core.effects.master import Received
@@ -41,7 +41,12 @@ class Arrivals(Part):
         first = event.message
         if not isinstance(first, First) or self._outdated(first):
             self._outbox.close(event.connection)
-        elif isinstance(first, Join):
+            return
+        if self._roster.member(first.me.peer) is None:
+            # It may be refused, and then the sentence has its name.
+            self._roster.names.learn(first.me.peer, first.me.label.name)
+            self._roster.names.retire(first.me.peer)
+        if isinstance(first, Join):
             self._join(first, event, now)
         elif not self._away.take_back(first, event.connection, now):
             self._resume(first, event, now)
@@ -103,7 +108,7 @@ class Arrivals(Part):
             kick = Kick(KickKind.ID_TAKEN, f"another peer has the id {resume.me.peer}")
         if kick is not None:
             self._outbox.kick(event.connection, kick)
-        elif other is None or not self._gathering.reports_again(other, resume, event.connection, now):
+        elif other is None or not self._gathering.reconnect(other, resume, event.connection, now):
             self._gathering.add(Member(resume, event.connection, event.host, now), resume, now)
 
     def _why_not_resume(self, resume: Resume, now: float) -> Kick | None:

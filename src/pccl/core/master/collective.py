@@ -41,7 +41,7 @@ class Collective(Staged[CollectiveStage]):
         self.lanes: tuple[int, ...] = ()
         """The lanes it holds; none if it needs none, because the contributions travelled with the votes."""
         self.parcels: dict[PeerId, int] = {}
-        """Voters whose contribution is on its way to everybody, and the numbers of their parcels."""
+        """Voters whose contribution is on its way to all others, and the numbers of their parcels."""
         self.ring: tuple[PeerId, ...] = ()
         """Participants of the attempt."""
         self.unreported: dict[PeerId, None] = {}

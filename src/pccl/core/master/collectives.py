@@ -1,9 +1,10 @@
-"""The lives of all collectives, from the first vote to the one outcome, as the master sees them.
+"""All collectives, from the first vote to the one outcome, as the master sees them.
 
-A life belongs to a (group, tag). It starts when every member of the group has voted for it with the same parameters,
-the group's ring stands, and lanes are free; then each participant reports exactly once, done or failed. The outcome is
-committed if everybody who lives reported done, and aborted otherwise; an aborted one is told only when the group has
-been rewired, so that its callers can call again at once. Nothing here knows how links are made or peers admitted.
+A group has one collective for each tag at a time. It starts when every member of the group has voted for it with the
+same parameters, the group's ring stands, and lanes are free; then each participant reports exactly once, done or
+failed. The outcome is committed if every participant that lives reported done, and aborted otherwise; an aborted one is
+sent only when the group has been rewired, so that its callers can call again at once. Nothing here knows how links are
+made or peers admitted.
 
 Rules: docs/protocol.md, "Collectives".
 """
@@ -11,12 +12,14 @@ Rules: docs/protocol.md, "Collectives".
 from collections.abc import Iterator
 
 from pccl.core.fields import CollectiveSpec
+from pccl.core.master import rounds
 from pccl.core.master.collective import Collective, CollectiveStage
 from pccl.core.master.link import Link
 from pccl.core.master.links import Links
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.recovery.restored import RestoredAttempt
 from pccl.core.master.roster import Member
+from pccl.core.master.rounds import Round
 from pccl.core.messages.to_master import Initiate
 from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start
 from pccl.core.rules.agreement import disagreement, rootless
@@ -30,22 +33,24 @@ LINKS_NAMED_MAX = 3
 
 
 class Collectives(Part):
-    """All lives."""
+    """The collectives of all groups."""
 
     def __init__(self, common: Common, links: Links) -> None:
         super().__init__(common)
         self._touched: dict[int, None] = {}
-        """Groups in which something may start or be told."""
+        """Groups in which a collective may start, or the outcome of an aborted one may be sent."""
         self._links = links
         self._collectives: dict[int, dict[int, Collective]] = {}
         self._in_flight: dict[PeerId, int] = {}
+        self.rounds: dict[int, Round] = {}
+        """The last one that each group has committed."""
         self._refused: dict[PeerId, tuple[float, str]] = {}
         """When a collective of a peer was refused for other calls that contradict it, and why."""
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def initiate(self, member: Member, vote: Initiate, parcel: int, now: float) -> None:
-        """A vote to start. `parcel` is that of the vote, or 0 if it cannot have left to everybody."""
+        """A vote to start. `parcel` is that of the vote, or 0 if it cannot have left to all peers of the group."""
         tag, spec = vote.tag, vote.spec
         open = self._collectives.setdefault(member.group, {})
         collective = open.get(tag)
@@ -99,7 +104,7 @@ class Collectives(Part):
         return collective
 
     def adopt(self, restored: RestoredAttempt, now: float) -> None:
-        """One that was started by an earlier master; it is aborted if there is a reason."""
+        """A collective that an earlier master started; it is aborted if there is a reason."""
         voters = tuple(restored.votes)
         collective = self.new_collective(
             self._roster.accepted[voters[0]].group, restored.tag, now, CollectiveStage.RUNNING
@@ -128,8 +133,9 @@ class Collectives(Part):
         else:
             self._check_reports(collective, now)
 
-    def forgive(self, peer: PeerId) -> None:
-        """It came back, and repeats what it sent: what was refused before cannot be told apart from what was not."""
+    def forget_refusal(self, peer: PeerId) -> None:
+        """This peer came back and repeats its votes: which of them it sent before it received a refusal is not known
+        any more, so all of them count."""
         self._refused.pop(peer, None)
 
     def lose(self, gone: Departure) -> None:
@@ -137,6 +143,8 @@ class Collectives(Part):
         if not gone.accepted:
             return
         member, now = gone.member, gone.now
+        if not self._roster.ring(member.group):
+            self.rounds.pop(member.group, None)
         self._refused.pop(member.peer, None)
         self._in_flight.pop(member.peer, None)
         for collective in list(self._collectives.get(member.group, {}).values()):
@@ -203,7 +211,7 @@ class Collectives(Part):
         self._outbox.ping(voters, now)
 
     def advance(self, now: float) -> bool:
-        """Look at the groups in which something may start or be told."""
+        """Look at the groups in which a collective may start, or an aborted outcome may be sent."""
         self._touched.update(self._links.take_settled())
         while self._touched:
             group, _ = self._touched.popitem()
@@ -211,13 +219,13 @@ class Collectives(Part):
         return False
 
     def _advance(self, group: int, now: float) -> None:
-        """Tell aborted outcomes and start ready collectives, if the group's ring stands."""
+        """Send aborted outcomes and start ready collectives, if the group's ring stands."""
         if not self._links.stands(group):
             return
         open = list(self._collectives.get(group, {}).values())
         for collective in open:
             if collective.stage is CollectiveStage.STOPPED:
-                self._tell(collective, False, now)
+                self._send_outcome(collective, False, now)
         ready = [collective for collective in open if collective.stage is CollectiveStage.READY]
         round_trip_s = self._links.round_trip_s(group) if ready else 0.0
         for place, collective in enumerate(ready):
@@ -244,9 +252,12 @@ class Collectives(Part):
         collective.become(CollectiveStage.RUNNING, now)
         segments = segment_bytes(collective.spec, len(collective.ring), max(1, len(lanes)))
         parcels = () if lanes else tuple(collective.parcels[peer] for peer in collective.ring)
-        where = collective.tag, collective.attempt, self._roster.epoch
-        start = Start(*where, lanes, segments, parcels, pending=bool(self._roster.candidates))
-        self._outbox.send(collective.ring, start)
+        attempt, last = (
+            (collective.tag, collective.attempt, self._roster.epoch),
+            next(reversed(collective.ballot.votes)),
+        )
+        pending = bool(self._roster.candidates)
+        self._outbox.send(collective.ring, Start(*attempt, lanes, segments, parcels, last, pending))
 
     def _abort(self, collective: Collective, reason: str, now: float) -> None:
         collective.reason = reason
@@ -258,16 +269,20 @@ class Collectives(Part):
         if collective.unreported:
             return
         if collective.stage is CollectiveStage.RUNNING:
-            self._tell(collective, True, now)
+            self._send_outcome(collective, True, now)
         elif collective.stage is CollectiveStage.ABORTING:
             collective.become(CollectiveStage.STOPPED, now)
         self._touched[collective.group] = None
 
-    def _tell(self, collective: Collective, committed: bool, now: float) -> None:
+    def _send_outcome(self, collective: Collective, committed: bool, now: float) -> None:
         outcome = Outcome(
             collective.tag, collective.attempt, committed, clip(collective.reason), tuple(collective.lost)
         )
         self._outbox.send([peer for peer in collective.ring if peer in self._roster.accepted], outcome)
+        if committed:
+            before = self.rounds.get(collective.group)
+            number = 1 if before is None else before.status.number + 1
+            self.rounds[collective.group] = rounds.committed(collective, number, now)
         self._end(collective, now)
 
     def _end(self, collective: Collective, now: float) -> None:
@@ -292,16 +307,22 @@ class Collectives(Part):
             yield from group.values()
 
     def holding_lanes(self, group: int) -> list[Collective]:
-        """Those that have started and not been reported on by everybody."""
+        """Those that have started and on which a participant has not reported."""
         started = (CollectiveStage.RUNNING, CollectiveStage.ABORTING)
         return [collective for collective in self._collectives.get(group, {}).values() if collective.stage in started]
 
     def waits(self) -> list[Wait]:
         """The callers of each."""
-        open = [(collective, tuple(collective.ballot.votes)) for collective in self.open()]
         return [
-            Wait(callers, self._explain(collective), collective.since, tag_name(collective.tag))
-            for collective, callers in open
+            Wait(
+                tuple(collective.ballot.votes),
+                self._explain(collective),
+                collective.since,
+                tag_name(collective.tag),
+                tuple(collective.waits_for()),
+                works=collective.stage is CollectiveStage.RUNNING,
+            )
+            for collective in self.open()
         ]
 
     def _explain(self, collective: Collective) -> str:
@@ -313,7 +334,7 @@ class Collectives(Part):
         return "; ".join(reasons)
 
     def waited_for(self) -> Iterator[PeerId]:
-        """Those whose vote or report is missing."""
+        """The peers whose vote or report is missing."""
         for collective in self.open():
             yield from collective.waits_for()
 

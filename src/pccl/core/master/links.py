@@ -72,8 +72,8 @@ class Links(Part):
         self._missing[group] = dict.fromkeys(ends for ends in need if self._links[ends].stage is not LinkStage.STANDING)
 
     def restore(self, restored: Restored, now: float) -> None:
-        """These links stand since the time of an earlier master. Those who have reported may have others, whatever is
-        wanted of them now: they must be told. Numbers go on beyond its own."""
+        """These links stand since the time of an earlier master. The peers that have reported may have others, whatever
+        is wanted of them now: each gets a `Wire`. Numbers go on beyond those of the earlier master."""
         for each in restored.links:
             self._adopt(each, now)
         for peer in restored.returned:
@@ -186,7 +186,7 @@ class Links(Part):
         self._become(link, LinkStage.DIALLING, now, self._limits.link_timeout_s)
 
     def _rest(self, link: Link, now: float) -> None:
-        """It failed from both ends: try again in a while. Before anybody is blamed, both must show they are there."""
+        """It failed from both ends: try again in a while. Before an end is blamed, both must show they are there."""
         self._retire_number(link)
         link.number, link.up = 0, []
         link.failed_since, link.failed_at = link.tried_since, now
@@ -208,6 +208,10 @@ class Links(Part):
 
     # ── what stands, what fails ──────────────────────────────────────────────────────────────────────────────────────
 
+    def all(self) -> Iterable[Link]:
+        """Every link that shall stand."""
+        return self._links.values()
+
     def stands(self, group: int) -> bool:
         """Every link that the group needs stands."""
         return not self._missing.get(group)
@@ -228,7 +232,7 @@ class Links(Part):
 
     def round_trip_s(self, group: int) -> float:
         """The longest round trip between neighbours of the group. Kernels measure it, so that a busy process does not
-        make a near peer seem far; where they do not tell, it is the upper bound by way of the master."""
+        make a near peer seem far; where they do not, it is the upper bound by way of the master."""
         return self.longest_s(self._needed.get(group, ())) or self._roster.round_trip_s(self._roster.ring(group))
 
     def longest_s(self, pairs: Iterable[Pair]) -> float:
@@ -256,7 +260,7 @@ class Links(Part):
         return settled
 
     def linked(self, peer: PeerId) -> list[PeerId]:
-        """Those at the other ends of the links of this peer that stand."""
+        """The peers at the other ends of the links of this peer that stand."""
         links = self._ends.get(peer, {}).values()
         return [link.other(peer) for link in links if link.stage is LinkStage.STANDING]
 
@@ -292,7 +296,7 @@ class Links(Part):
         """When `pass_time` has something to do."""
         return min((link.deadline for link in self._timed.values()), default=None)
 
-    # ── telling the peers ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── what is sent to peers ────────────────────────────────────────────────────────────────────────────────────────
 
     def flush(self) -> None:
         """Send each peer whose links have changed the list of all its links."""
@@ -300,9 +304,9 @@ class Links(Part):
         for peer in stale:
             member = self._roster.member(peer)
             if member is not None:
-                self._tell(member)
+                self._send_wire(member)
 
-    def _tell(self, member: Member) -> None:
+    def _send_wire(self, member: Member) -> None:
         links = tuple(
             self._spec(link, member)
             for link in self._ends.get(member.peer, {}).values()

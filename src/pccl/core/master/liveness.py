@@ -1,10 +1,10 @@
-"""Who is silent while others wait: pings, and the verdict on peers that answer nothing.
+"""Which peers are silent while others wait: pings, and the verdict on peers that answer nothing.
 
 A busy trainer is not silent: its control thread answers pings while the GPU works. Silence counts only from the moment
 another peer began to wait for it, and only while one does; a stopped peer that no other needs hurts none. Does not
 know what is waited for.
 
-Rules: docs/protocol.md, "Silence".
+Rules: docs/protocol.md, "Liveness".
 """
 
 from collections.abc import Iterable
@@ -25,12 +25,12 @@ class Liveness(Part):
 
     def limit(self, member: Member) -> float:
         """How long this member may be silent while others wait for it, or at all if it is a visitor: no peer needs it,
-        but there are not places for everybody. It pulls meanwhile, and has no less to do than a peer."""
+        but there are only so many places. It pulls meanwhile, and has no less to do than a peer."""
         candidate = member.peer in self._roster.candidates
         return self._limits.candidate_silence_s if candidate else self._limits.silence_s
 
     def watch(self, waited_for: Iterable[PeerId], now: float) -> list[Member]:
-        """Ping those who are waited for; returns those who have been silent for too long."""
+        """Ping the peers that are waited for; returns the members that have been silent for too long."""
         members = [member for peer in waited_for if (member := self._roster.member(peer)) is not None]
         self._waited_since = {each.peer: self._waited_since.get(each.peer, now) for each in members}
         self._pinged_at = {each.peer: self._pinged_at.get(each.peer, 0.0) for each in members}

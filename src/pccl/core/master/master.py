@@ -9,8 +9,8 @@ and costs no other peer anything.
 
 from msgspec import structs
 
-from pccl.core.effects.both import Tick
-from pccl.core.effects.master import Closed, MasterEffect, MasterEvent, Received
+from pccl.core.effects.both import Note, Tick
+from pccl.core.effects.master import Close, Closed, DialledBack, MasterEffect, MasterEvent, Received
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S, MasterLimits
 from pccl.core.master.admission import Admission
@@ -19,6 +19,7 @@ from pccl.core.master.collectives import Collectives
 from pccl.core.master.link import Link
 from pccl.core.master.links import Links
 from pccl.core.master.liveness import Liveness
+from pccl.core.master.observers import Observers
 from pccl.core.master.outbox import Outbox
 from pccl.core.master.part import Common, Departure, Lead, Part
 from pccl.core.master.pending import Pending
@@ -31,6 +32,7 @@ from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
 from pccl.core.master.waits import Waits
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.observers import AskProbe, AskStatus
 from pccl.core.messages.report import Correction, ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
@@ -57,9 +59,9 @@ from pccl.types import count_peers, short
 class Master:
     """Decides who is in and which collective runs. It never sees a tensor."""
 
-    def __init__(self, run: str, limits: MasterLimits, follows: bool = False) -> None:
+    def __init__(self, run: str, limits: MasterLimits, follows: bool = False, release: str = "") -> None:
         """`follows`: there may have been another master at this address, whose peers come back."""
-        self.lead = Lead(run, follows)
+        self.lead = Lead(run, follows, release)
         self.limits = limits
         self.roster = Roster()
         self.outbox = Outbox(self.roster)
@@ -88,7 +90,8 @@ class Master:
             self.liveness,
         )
         """In the order in which they may go on: who is here, then what can begin with them."""
-        self._waits = Waits(self._parts, self.outbox, limits.explain_after_s)
+        self._waits = Waits(self._parts, self.outbox, limits)
+        self._observers = Observers(self.roster, self.lead, self.links, self.collectives, self._waits)
         self._new = True
         """Nothing has happened to it yet."""
         self._watch_at: float | None = None
@@ -98,10 +101,15 @@ class Master:
     # ── the interface ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def handle(self, event: MasterEvent, now: float) -> list[MasterEffect]:
-        """Take an event, return the effects to carry out in order."""
+        """Take an event, return the effects to carry out in order. One of an observer changes nothing here."""
+        if isinstance(event, DialledBack):
+            return self._observers.dialled(event)
+        if isinstance(event, Received) and self._is_observer(event):
+            return self._observers.answer(event, now)
+        self.outbox.now = now
         self._make_up_for_standstill(now)
         if self._new:
-            self._new = False
+            self._new, self._observers.born_at = False, now
             self.admission.begin_at = now + self.limits.newborn_s if self.lead.follows else 0.0
         self._concerns_one = True
         match event:
@@ -121,12 +129,17 @@ class Master:
         `remove` takes it out of every part, and so what the message had begun. What was sent before stays sent, since
         its receivers count it. Raises if that fails too, or if it was at something that concerns all: then nothing
         here can be trusted."""
-        member = None if isinstance(event, Tick) else self.roster.find(event.connection)
+        member = None if isinstance(event, Tick | DialledBack) else self.roster.find(event.connection)
+        if isinstance(event, Received) and self._is_observer(event):
+            return [Close(event.connection)]
         if not self._concerns_one or member is None:
             raise RuntimeError(f"{type(event).__name__}: it is not known what is left as it should be")
         reason = "the master failed at a message of this peer; its log says why"
         self.expel(member, Kick(KickKind.PROTOCOL, reason), now)
         return self._progress(now)
+
+    def _is_observer(self, event: Received) -> bool:
+        return isinstance(event.message, AskStatus | AskProbe) and self.roster.find(event.connection) is None
 
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
@@ -136,13 +149,13 @@ class Master:
 
     def explain(self) -> tuple[str, ...]:
         """What the run waits for, and on whom; empty when no peer waits."""
-        return tuple(wait.sentence for wait in self._waits.all())
+        return tuple(self.outbox.spell(wait.sentence) for wait in self._waits.all())
 
     def _disconnect(self, member: Member, cause: str, now: float) -> None:
         """A connection ended without a goodbye."""
         if member.peer in self.roster.accepted:
             self.away.begin(member, cause, now)
-        elif not self.gathering.keeps(member, cause):
+        elif not self.gathering.disconnect(member, cause):
             self.outbox.close(member.connection)
             self.remove(Departure(member, f"its connection closed ({cause})", now))
 
@@ -166,7 +179,7 @@ class Master:
             case Pong():
                 member.pulse.answer(now, self.limits.link_timeout_s / 2)
             case Leave():
-                self.remove(Departure(member, "it said goodbye", now))
+                self.remove(Departure(member, "it said goodbye", now, event="left"))
                 self.outbox.close(member.connection)
             case ReportPart(last=last) if member.repeats_report:
                 member.repeats_report = not last
@@ -182,6 +195,8 @@ class Master:
                 pass  # It was sent before our answer arrived; `LinkDown` follows.
             case Join() | Resume() | ReportPart():
                 raise Violation("joined twice on one connection")
+            case AskStatus() | AskProbe():
+                raise Violation("asked like an observer on the connection of a peer")
             case Fetch():
                 self.visits.fetch(member, now)
             case _:
@@ -248,7 +263,7 @@ class Master:
     def expel(self, member: Member, kick: Kick, now: float) -> None:
         """Kick an accepted peer or refuse a candidate; either way it learns why."""
         self.outbox.kick(member.connection, kick)
-        self.remove(Departure(member, f"the master kicked it: {kick.reason}", now))
+        self.remove(Departure(member, f"the master kicked it: {kick.reason}", now, event="kicked"))
 
     def remove(self, *gone: Departure) -> None:
         """These are gone: every part leaves them out. All at once, as every peer is told of every change: one by one it
@@ -268,7 +283,10 @@ class Master:
         kind = self.roster.kind(gone.peer)
         self.roster.remove(member)
         kind = f"epoch {self.roster.epoch}:" if accepted else kind
-        self.outbox.note(f"{kind} {short(gone.peer)} is gone: {gone.how}; {count_peers(len(self.roster.accepted))}")
+        here = count_peers(len(self.roster.accepted))
+        sentence = f"{kind} {short(gone.peer)} is gone: {gone.how}; {here}"
+        note = Note(sentence, gone.event, accepted and gone.event != "left", gone.peer)
+        (self.outbox.announce if accepted else self.outbox.note)(note)
         return structs.replace(gone, accepted=accepted)
 
     def _end_run(self, back_until: float, now: float) -> None:
@@ -285,25 +303,25 @@ class Master:
 
     def go_on_with(self, restored: Restored, now: float) -> None:
         """Lead this run. Peers rely on the order: they are taken back before they receive anything else of us, and the
-        topology comes before what runs in it."""
+        topology comes before what runs in it. `Wire` follows from `_progress`, as after any event."""
         self.lead.run, self.lead.name = restored.run, restored.name
         self.roster.restore(restored)
         self.links.restore(restored, now)
         for peer in restored.returned:
             self.outbox.send((peer,), self.away.resumed(self.roster.accepted[peer]))
-        everybody = (*self.roster.accepted, *self.roster.candidates, *self.roster.visitors)
-        newcomers = [peer for peer in everybody if peer not in restored.returned]
+        here = (*self.roster.accepted, *self.roster.candidates, *self.roster.visitors)
+        newcomers = [peer for peer in here if peer not in restored.returned]
         self.outbox.send(newcomers, self.lead.welcome(self.limits.tags_max))
+        without = f" without {names(restored.lost)}" if restored.lost else ""
+        sentence = (
+            f"epoch {self.roster.epoch}: the run {restored.run} goes on{without}; "
+            f"{count_peers(len(self.roster.accepted))} (the numbers of epochs jump when a master takes over a run)"
+        )
+        self.outbox.announce(Note(sentence, "run goes on", bool(restored.lost)))
         self.admission.push()
         for group in self.roster.rings:
             self.admission.rewire(group, now)
         self.outbox.ping(self.roster.accepted, now)
-        without = f" without {names(restored.lost)}" if restored.lost else ""
-        here = count_peers(len(self.roster.accepted))
-        self.outbox.note(
-            f"epoch {self.roster.epoch}: the run {restored.run} goes on{without}; {here} "
-            "(the numbers of epochs jump when a master takes over a run)"
-        )
         self.syncs.restore(restored)
         for attempt in restored.attempts:
             self.collectives.adopt(attempt, now)
@@ -358,9 +376,9 @@ class Master:
                 self.expel(member, kick, now)
 
     def _watch(self, now: float) -> None:
-        """Look again in a while if anybody waits; say for what if they have waited long."""
+        """Look again in a while if a peer waits; explain waits that have lasted long."""
         if self._watch_at is not None and self._watch_at <= now:
             self._watch_at = None
-            self._waits.tell(now)
+            self._waits.send(now)
         if self._watch_at is None and any(part.waits() or any(part.waited_for()) for part in self._parts):
             self._watch_at = now + min(self.liveness.interval_s, self.limits.explain_after_s)

@@ -1,13 +1,17 @@
 """Effects gathered while the master handles one event, in order."""
 
+from collections import deque
 from collections.abc import Iterable
+
+from msgspec import structs
 
 from pccl.core.effects.both import Note
 from pccl.core.effects.master import Close, MasterEffect, Send
 from pccl.core.master.roster import Roster
 from pccl.core.messages.both import Ping
 from pccl.core.messages.to_peer import Kick, ToPeer
-from pccl.core.text import clip
+from pccl.core.status import EVENTS_KEPT
+from pccl.core.text import NAMES_MAX, clip
 from pccl.types import PeerId
 
 PINGS_MAX = 16
@@ -20,9 +24,19 @@ class Outbox:
     def __init__(self, roster: Roster) -> None:
         self._roster = roster
         self._effects: list[MasterEffect] = []
+        self.now = 0.0
+        """When the event happened that is being handled."""
+        self.events: deque[tuple[float, Note]] = deque(maxlen=EVENTS_KEPT)
+        """What the operator was told last, and when."""
+        self._news: list[str] = []
+        """Changes of the roster that the peers have not read of."""
+        self._losses = False
+        """One of them is a loss."""
 
     def send(self, peers: Iterable[PeerId], message: ToPeer) -> None:
-        """One message to each of these peers."""
+        """One message to each of these peers. Sentences in it have the names of those that they are about."""
+        if reason := getattr(message, "reason", ""):
+            message = structs.replace(message, reason=clip(self.spell(reason)))
         members = [member for peer in peers if (member := self._roster.member(peer)) is not None]
         for member in members:
             member.session.log(message)
@@ -39,7 +53,7 @@ class Outbox:
 
     def kick(self, connection: int, kick: Kick) -> None:
         """Close a connection, and send first why."""
-        self._effects.append(Send((connection,), Kick(kick.kind, clip(kick.reason))))
+        self._effects.append(Send((connection,), Kick(kick.kind, clip(self.spell(kick.reason)))))
         self.close(connection)
 
     def repeat(self, connection: int, messages: Iterable[ToPeer]) -> None:
@@ -50,9 +64,28 @@ class Outbox:
         """Close a connection once everything sent on it has gone."""
         self._effects.append(Close(connection))
 
-    def note(self, reason: str) -> None:
+    def spell(self, sentence: str) -> str:
+        """With the names of the peers in it."""
+        return self._roster.names.spell(sentence)
+
+    def note(self, note: Note) -> None:
         """Tell the operator."""
-        self._effects.append(Note(clip(reason)))
+        note = structs.replace(note, reason=clip(self.spell(note.reason)))
+        self._effects.append(note)
+        self.events.append((self.now, note))
+
+    def announce(self, note: Note) -> None:
+        """Tell the operator, and all peers with the next topology."""
+        self.note(note)
+        self._news.append(note.reason)
+        self._losses |= note.warns
+
+    def take_news(self) -> tuple[str, bool]:
+        """What the peers have not read of, and whether a loss is among it."""
+        news, lost = self._news, self._losses
+        self._news, self._losses = [], False
+        more = f"; and {len(news) - NAMES_MAX} more" if len(news) > NAMES_MAX else ""
+        return clip(self.spell("; ".join(news[:NAMES_MAX]) + more)), lost
 
     def take(self) -> list[MasterEffect]:
         """Everything gathered so far; the outbox is empty afterwards."""

@@ -20,7 +20,9 @@ from pccl.types import PeerId
 class Lead:
     """Which run this master leads, and under which name."""
 
-    def __init__(self, run: str, follows: bool) -> None:
+    def __init__(self, run: str, follows: bool, release: str = "") -> None:
+        self.release = release
+        """Of the library."""
         self.run = self._first = run
         """Chosen for the first of its masters; the next ones take it over."""
         self.name = run
@@ -34,7 +36,7 @@ class Lead:
         self.name = self.run = f"{self._first}_{epoch}"
 
     def welcome(self, tags_max: int) -> Welcome:
-        """What a candidate or a visitor is told of it."""
+        """What a candidate or a visitor receives of it."""
         return Welcome(self.run, tags_max, self.name)
 
 
@@ -48,10 +50,12 @@ class Departure(Struct, frozen=True):
     """It may come back until then, though its place is not kept: no other run begins instead of its own."""
     accepted: bool = False
     """It was on the roster, not a candidate, a visitor or one that came back."""
+    event: str = "lost"
+    """Or `left`, or `kicked`."""
 
     @property
     def peer(self) -> PeerId:
-        """Who is gone."""
+        """The peer that is gone."""
         return self.member.peer
 
 
@@ -63,6 +67,12 @@ class Wait(Struct, frozen=True):
     since: float
     call: str = ""
     """In which call they wait."""
+    missing: tuple[PeerId, ...] = ()
+    """For which peers, as far as it is peers."""
+    works: bool = False
+    """Bytes move: no call of a peer is waited for."""
+    until: float | None = None
+    """When it ends at the latest; None if it does not end as long as they answer pings."""
 
 
 class Door(Protocol):
@@ -118,9 +128,9 @@ class Part:
         return None
 
     def waits(self) -> list[Wait]:
-        """Who waits, for what, and since when."""
+        """Which peers wait, for what, and since when."""
         return []
 
     def waited_for(self) -> Iterable[PeerId]:
-        """Those whose next message others wait for: they are pinged, and judged by their silence."""
+        """The peers whose next message others wait for: they are pinged, and judged by their silence."""
         return ()

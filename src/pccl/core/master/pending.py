@@ -2,7 +2,7 @@
 
 Owns the ballot. Does not know what the peers do with the answer.
 
-Rules: docs/protocol.md, "Questions and contradictions".
+Rules: docs/protocol.md, "Contradictions".
 """
 
 from collections.abc import Iterable
@@ -35,7 +35,9 @@ class Pending(Part):
     def waits(self) -> list[Wait]:
         """The peers that have asked."""
         ballot = self.ballot
-        return [Wait(tuple(ballot.votes), ballot.explain(), ballot.since, ballot.question)] if ballot.votes else []
+        if not ballot.votes:
+            return []
+        return [Wait(tuple(ballot.votes), ballot.explain(), ballot.since, ballot.question, tuple(ballot.missing()))]
 
     def waited_for(self) -> Iterable[PeerId]:
         """The peers that have not."""

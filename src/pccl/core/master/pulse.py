@@ -2,7 +2,7 @@
 
 Owns these times and what follows from them; does not know what becomes of a member that shows none.
 
-Rules: docs/protocol.md, "Silence".
+Rules: docs/protocol.md, "Liveness".
 """
 
 from collections import deque

@@ -1,8 +1,8 @@
-"""Calls that can never complete together get an error that names who waits for what, instead of waiting for ever.
+"""Calls that can never complete together get an error that names which peers wait in what, instead of waiting for ever.
 
-Owns when that is looked for and who is told; which calls contradict each other is `contradictions`' rule.
+Owns when that is looked for and which peers receive it; which calls contradict each other is `contradictions`' rule.
 
-Rules: docs/protocol.md, "Questions and contradictions".
+Rules: docs/protocol.md, "Contradictions".
 """
 
 from pccl.core.fields import CollectiveSpec

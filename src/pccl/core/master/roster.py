@@ -1,9 +1,9 @@
-"""Who is here: candidates, accepted peers, their groups and rings, and the epoch that numbers all of it; and visitors,
-who belong to none of these.
+"""Which peers are here: candidates, accepted peers, their groups and rings, and the epoch that numbers all of it; and
+visitors, which belong to none of these.
 
 Owns membership and nothing else: it does not know how peers come to be accepted or why they go.
 
-Rules: docs/protocol.md, "Membership, as the master sees it".
+Rules: docs/protocol.md, "Membership".
 """
 
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ from pccl.core.master.pulse import Pulse
 from pccl.core.master.recovery.restored import Restored
 from pccl.core.messages.to_master import First
 from pccl.core.messages.to_peer import ToPeer, Topology
+from pccl.core.names import Names
 from pccl.core.rules.ring import Pair
 from pccl.core.session import Session
 from pccl.core.staged import Stage, Staged
@@ -56,6 +57,11 @@ class Member(Staged[MemberStage]):
         """If we have taken it over by its report: the master named in it, and how many messages of that it had."""
         self.repeats_report = False
         """It came back to this master, and its `ReportPart`s, which are still arriving, are skipped."""
+        self.label = me.label
+        self.announced, self.seen_host = me.host, seen_host
+        """Where it says that it can be dialled, and where its connection comes from."""
+        self.introduced = False
+        """It was sent the names of the peers in its ring."""
         self.seniority = 0
         """Order of arrival: the younger of two gives way."""
         self.joined_at = now
@@ -67,10 +73,11 @@ class Roster:
 
     def __init__(self) -> None:
         self.epoch = 0
+        self.names = Names()
         self.accepted: dict[PeerId, Member] = {}
         self.candidates: dict[PeerId, Member] = {}
         self.returning: dict[PeerId, Member] = {}
-        """Those who were accepted by an earlier master, until it is known who of them is here."""
+        """Peers that were accepted by an earlier master, until it is known which of them are here."""
         self.visitors: dict[PeerId, Member] = {}
         """They come for the shared state of a group: no peer waits for one, admits one or is judged by one."""
         self.rings: dict[int, tuple[PeerId, ...]] = {}
@@ -141,6 +148,7 @@ class Roster:
         self._rank(member)
         member.enter(stage)
         kind[member.peer] = member
+        self.names.learn(member.peer, member.label.name)
         self._connections[member.connection] = member
 
     def _rank(self, member: Member) -> None:
@@ -181,6 +189,7 @@ class Roster:
         """A member is gone. An accepted one leaves its ring, which is a new epoch."""
         del self._connections[member.connection]
         member.enter(MemberStage.GONE)
+        self.names.retire(member.peer)
         if self.visitors.pop(member.peer, None) is not None or self.returning.pop(member.peer, None) is not None:
             return
         if self.candidates.pop(member.peer, None) is None:
@@ -196,8 +205,8 @@ class Roster:
             del self.rings[member.group]
         self.epoch += 1
 
-    def topology(self, group: int, largest_group: int, parcel_bytes: int) -> Topology:
-        """What the members of a group are told about this epoch."""
+    def topology(self, group: int, largest_group: int, parcel_bytes: int, news: tuple[str, bool]) -> Topology:
+        """What the members of a group receive about this epoch."""
         return Topology(
             epoch=self.epoch,
             ring=self.ring(group),
@@ -206,4 +215,6 @@ class Roster:
             largest_group=largest_group,
             parcel_bytes=parcel_bytes,
             number=self.updated,
+            news=news[0],
+            lost=news[1],
         )

@@ -1,15 +1,18 @@
-"""Shared states of all groups, as the master sees them: votes, the election, who pulls from whom, and the outcome.
+"""Shared states of all groups, as the master sees them: votes, the election, transfers between peers, and the outcome.
 
 A sync begins when every member of a group has voted, and is decided by one election. A peer that lacks what was elected
 pulls it from a few holders at once; a holder that dies costs nothing while another lives. All members get the same
-answer when the last transfer is over: in step, or call it again. Only those whom the election left out, or whose state
-has another layout, get an answer of their own, and hold no peer up. Knows nothing of digests or bytes.
+answer when the last transfer is over: in step, or call it again. Only peers that the election left out, or whose
+state has another layout, get an answer of their own, and hold no peer up. Knows nothing of digests or bytes.
 
 Rules: docs/protocol.md, "Shared state".
 """
 
+from collections.abc import Iterable
+
 from msgspec import Struct, structs
 
+from pccl.core.effects.both import Note
 from pccl.core.master.admission import Admission
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.recovery.restored import Restored
@@ -29,7 +32,7 @@ HOLDERS_MAX = 4
 
 PULLERS_MAX = 64
 """Pullers for each holder in one sync: with a few lanes each as many connections and threads as a process bears. The
-others are served in the next call, when those who have it by then are holders."""
+others are served in the next call, when the peers that have it by then are holders."""
 
 
 class SyncStage(Stage):
@@ -61,7 +64,7 @@ class Sync(Staged[SyncStage]):
         self.failures: dict[PeerId, str] = {}
         """Pullers that do not hold what was elected, and why."""
         self.refused: dict[PeerId, str] = {}
-        """Whom the election left out, and why; sent with the other answers, so that no peer votes again meanwhile."""
+        """Peers that the election left out, and why; sent with the other answers: none shall vote again meanwhile."""
 
     @property
     def claim(self) -> SyncState:
@@ -86,7 +89,7 @@ class Sync(Staged[SyncStage]):
 
 
 class Agreed(Struct, frozen=True):
-    """What the last sync of a group put everybody in step with."""
+    """What the last sync of a group put all its peers in step with."""
 
     claim: SyncState
     holders: tuple[PeerId, ...]
@@ -134,7 +137,7 @@ class Syncs(Part):
         del sync.unreported[member.peer]
         if cause and member.peer in sync.sources:
             sync.failures[member.peer] = cause
-        # A holder that could not serve everybody still has what was elected: its pullers say what became of them.
+        # A holder that could not serve all its pullers still has what was elected: the pullers report themselves.
 
     def lose(self, gone: Departure) -> None:
         """An accepted peer is gone, with its vote, and with what it had to give or to get."""
@@ -192,12 +195,12 @@ class Syncs(Part):
         sync.attempt = self._roster.draw_number()
         sync.elected_at, sync.link_until = now, now + 2 * self._limits.link_timeout_s
         if sync.sources:
-            self._outbox.note(sync.explain())
+            self._outbox.note(Note(sync.explain(), "transfer"))
             ends = tuple(pair(puller, holder) for puller, holders in sync.sources.items() for holder in holders)
             self._admission.link_also(sync.attempt, sync.group, ends, now)
 
     def _choose(self, puller: PeerId, holders: tuple[PeerId, ...], turn: int) -> tuple[PeerId, ...]:
-        """A few holders for a puller, linked ones first; where there are many, not the same few for everybody."""
+        """A few holders for a puller, linked ones first; where there are many, not the same few for all pullers."""
         turned = holders[turn % len(holders) :] + holders[: turn % len(holders)]
         links = self._admission.links
         return tuple(sorted(turned, key=lambda holder: not links.reaches_all(puller, (holder,))))[:HOLDERS_MAX]
@@ -227,7 +230,7 @@ class Syncs(Part):
         sync.enter(SyncStage.RUNNING)
 
     def _conclude(self, sync: Sync, now: float) -> None:
-        """Everybody's transfer is over."""
+        """The transfers of all peers are over."""
         claim, votes = sync.claim, sync.ballot.votes
         odd = {peer: reason for peer, reason in sync.refused.items() if peer in votes}
         # A puller that could look at the elected entries reports in what its own differ; the others hold them.
@@ -239,7 +242,9 @@ class Syncs(Part):
         reason = f"revision {claim.revision} did not reach everybody ({'; '.join(failed)}); call it again"
         if sync.sources:
             end = reason if failed else f"revision {claim.revision} has reached {names(sync.sources)}"
-            self._outbox.note(f"sync_shared_state: {end}, after {now - sync.elected_at:.1f} s")
+            seconds = now - sync.elected_at
+            sentence = f"sync_shared_state: {end}, after {seconds:.1f} s"
+            self._outbox.note(Note(sentence, "transferred", warns=bool(failed), seconds=seconds))
         if failed:
             self._outbox.send(others, RefusedSync(False, clip(reason)))
         else:
@@ -261,8 +266,12 @@ class Syncs(Part):
 
     def waits(self) -> list[Wait]:
         """The callers of each."""
-        syncs = [(sync, sync.ballot) for sync in self._syncs.values()]
-        return [Wait(tuple(ballot.votes), sync.explain(), ballot.since, ballot.question) for sync, ballot in syncs]
+        return [
+            Wait(tuple(ballot.votes), sync.explain(), ballot.since, ballot.question, tuple(self._missing(sync)), works)
+            for works, sync, ballot in [
+                (sync.stage is not SyncStage.VOTING, sync, sync.ballot) for sync in self._syncs.values()
+            ]
+        ]
 
     def voting(self) -> list[Ballot[SyncState]]:
         """The ballots that wait for votes."""
@@ -279,8 +288,7 @@ class Syncs(Part):
 
     def waited_for(self) -> list[PeerId]:
         """Those whose vote, or the end of whose transfer, others wait for."""
-        return [
-            peer
-            for sync in self._syncs.values()
-            for peer in (sync.ballot.missing() if sync.stage is SyncStage.VOTING else sync.unreported)
-        ]
+        return [peer for sync in self._syncs.values() for peer in self._missing(sync)]
+
+    def _missing(self, sync: Sync) -> Iterable[PeerId]:
+        return sync.ballot.missing() if sync.stage is SyncStage.VOTING else sync.unreported

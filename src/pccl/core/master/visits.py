@@ -15,6 +15,7 @@ Rules: docs/protocol.md, "Visitors".
 from collections.abc import Iterable
 from math import inf
 
+from pccl.core.effects.both import Note
 from pccl.core.master.admission import Admission
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.roster import Member
@@ -89,11 +90,11 @@ class Visits(Part):
         """Visitors that have asked for nothing, or were refused since."""
 
     def arrive(self, member: Member, now: float) -> None:
-        """A visitor is here, and is expected to say what it came for."""
+        """A visitor is here, and is expected to send `Fetch`."""
         self._idle_until[member.peer] = now + self._limits.link_timeout_s
 
     def fetch(self, member: Member, now: float) -> None:
-        """A visitor says what it came for."""
+        """A visitor sends `Fetch`."""
         if member.peer not in self._roster.visitors:
             raise Violation("sent Fetch, but is no visitor")
         before = self._visits.get(member.peer)
@@ -132,7 +133,7 @@ class Visits(Part):
         holders = self._holders(visit.group)
         visit.enter(VisitStage.LINKING)
         visit.attempt = self._roster.draw_number()
-        turn = visit.attempt % max(1, len(holders))  # Not the same few for everybody.
+        turn = visit.attempt % max(1, len(holders))  # Not the same few for all visitors.
         visit.holders = (holders[turn:] + holders[:turn])[:HOLDERS_MAX]
         visit.until = now + 2 * self._limits.link_timeout_s
         if visit.holders:
@@ -162,7 +163,8 @@ class Visits(Part):
         distance_s = links.longest_s(pair(visit.peer, holder) for holder in reached) or inf
         lanes = transfer_lanes(self._roster.lanes[visit.group], distance_s)
         start = StartSync(visit.attempt, True, tuple(reached), lanes, claim.revision, claim.layout, claim.content)
-        self._outbox.note(f"the visitor {short(visit.peer)} fetches the shared state from {names(reached)}")
+        sentence = f"the visitor {short(visit.peer)} fetches the shared state from {names(reached)}"
+        self._outbox.note(Note(sentence, "visit", peer=visit.peer))
         self._outbox.send((visit.peer,), start)
         self._outbox.send(reached, Serve(visit.attempt, visit.peer, lanes, claim.layout, claim.content))
 

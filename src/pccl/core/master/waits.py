@@ -1,11 +1,14 @@
-"""What the run waits for, in words: for the operator and for those who wait.
+"""What the run waits for, in words: for the operator and for the peers that wait.
 
-Reads the parts of the master and changes none of them. A wait is told once it has lasted a while, and again only when
-its words change.
+Reads the parts of the master and changes none of them. A wait is explained once it has lasted a while, again when its
+words change, and again when it has lasted much longer, with its age and what limits it; and so is its end. Rules:
+docs/protocol.md, "Words for waits".
 """
 
 from collections.abc import Sequence
 
+from pccl.core.effects.both import Note
+from pccl.core.limits import MasterLimits
 from pccl.core.master.collective import Collective
 from pccl.core.master.outbox import Outbox
 from pccl.core.master.part import Part, Wait
@@ -13,16 +16,29 @@ from pccl.core.messages.to_peer import Waiting
 from pccl.core.text import NAMES_MAX, clip
 from pccl.types import PeerId, short
 
+AGAIN_S = (10.0, 60.0, 600.0)
+"""A wait is told again when it is this old, and from then on whenever it is older by the last of these. A person who
+looks at the log sees what the run waits for without scrolling far, and an hour of waiting is ten lines."""
+
+
+def _times(age_s: float) -> int:
+    """How often a wait of this age has been told again."""
+    return sum(age_s >= each for each in AGAIN_S) + max(0, int(age_s // AGAIN_S[-1]) - 1)
+
 
 class Waits:
-    """The sentences told so far."""
+    """The sentences sent so far."""
 
-    def __init__(self, parts: Sequence[Part], outbox: Outbox, explain_after_s: float) -> None:
+    def __init__(self, parts: Sequence[Part], outbox: Outbox, limits: MasterLimits) -> None:
         self._parts = parts
-        self._outbox = outbox
-        self._explain_after_s = explain_after_s
-        self._noted: tuple[str, ...] = ()
-        self._told: dict[PeerId, str] = {}
+        self.outbox = outbox
+        self._limits = limits
+        self._noted: dict[str, int] = {}
+        """Sentences that the operator has read, and how often again."""
+        self._calls: dict[tuple[str, float], None] = {}
+        """The calls of waits that were told, and since when they last."""
+        self._sent: dict[PeerId, tuple[str, int]] = {}
+        """The same for each peer that waits."""
 
     def all(self) -> list[Wait]:
         """Every wait there is."""
@@ -44,25 +60,40 @@ class Waits:
         calls = [wait.call for wait in self.all() if peer in wait.waiting]
         return f"it waits in {', '.join(calls[:NAMES_MAX])}" if calls else ""
 
-    def tell(self, now: float) -> None:
-        """Tell the long waits whose words have changed."""
-        waits = [wait for wait in self.all() if now - wait.since >= self._explain_after_s]
-        sentences = tuple(wait.sentence for wait in waits)
-        for sentence in sentences:
-            if sentence not in self._noted:
-                self._outbox.note(sentence)
-        self._noted = sentences
-        self._tell_waiting(waits)
+    def send(self, now: float) -> None:
+        """Send the operator and the peers the sentences of long waits whose words have changed, or that have become
+        much longer; and which are over."""
+        waits = [wait for wait in self.all() if now - wait.since >= self._limits.explain_after_s]
+        noted = {wait.sentence: _times(now - wait.since) for wait in waits}
+        for wait in waits:
+            if noted[wait.sentence] != self._noted.get(wait.sentence):
+                seconds, missing = now - wait.since, wait.missing[:NAMES_MAX]
+                self.outbox.note(Note(self._aged(wait, now), "waits", True, "", seconds, missing))
+        calls = dict.fromkeys((wait.call, wait.since) for wait in waits if wait.call)
+        for call, _ in [each for each in self._calls if each not in calls]:
+            self.outbox.note(Note(f"{call}: the wait is over", "wait over"))
+        self._noted, self._calls = noted, calls
+        self._send_waiting(waits, now)
 
-    def _tell_waiting(self, waits: list[Wait]) -> None:
-        told: dict[PeerId, str] = {}
+    def _aged(self, wait: Wait, now: float) -> str:
+        """Its sentence; if it is sent again, with its age and its bound."""
+        if not _times(now - wait.since):
+            return wait.sentence
+        bound = f"no limit while they answer, {self._limits.silence_s:g} s if not"
+        if wait.until is not None:
+            bound = f"for {wait.until - now:.0f} s more at most"
+        return f"{wait.sentence}; for {now - wait.since:.0f} s now ({bound})"
+
+    def _send_waiting(self, waits: list[Wait], now: float) -> None:
+        present: dict[PeerId, Wait] = {}
         for wait in waits:
             for peer in wait.waiting:
-                told.setdefault(peer, wait.sentence)
+                present.setdefault(peer, wait)
+        state = {peer: (wait.sentence, _times(now - wait.since)) for peer, wait in present.items()}
         changed: dict[str, list[PeerId]] = {}
-        for peer, sentence in told.items():
-            if sentence != self._told.get(peer):
-                changed.setdefault(sentence, []).append(peer)
+        for peer, wait in present.items():
+            if state[peer] != self._sent.get(peer):
+                changed.setdefault(self._aged(wait, now), []).append(peer)
         for sentence, peers in changed.items():
-            self._outbox.send(peers, Waiting(clip(sentence)))
-        self._told = told
+            self.outbox.send(peers, Waiting(clip(sentence)))
+        self._sent = state

@@ -6,6 +6,7 @@ from msgspec import Meta, Struct
 
 from pccl.core.fields import CollectiveSpec, Count, Digest, Identity, Name, Number, Run, Tag, Text
 from pccl.core.messages.both import Ping, Pong
+from pccl.core.messages.observers import AskProbe, AskStatus
 from pccl.core.messages.report import Agreed, Answered, Report, TransferReport
 from pccl.types import SharedStateSyncStrategy
 
@@ -147,5 +148,7 @@ First = Join | Resume
 ToCollectives = Initiate | Withdraw | Done | Failed
 ToSync = SyncState | SyncEnded
 ToLinks = LinkUp | LinkDown
+FromObserver = AskStatus | AskProbe
 """First messages of a connection, what follows a `Resume`; and others, by the part of the master that they are for."""
-ToMaster = First | Report | Fetch | VoteTopology | AskPending | ToCollectives | ToSync | ToLinks | Leave | Ping | Pong
+FromPeer = First | Report | Fetch | VoteTopology | AskPending | ToCollectives | ToSync | ToLinks | Leave | Ping | Pong
+ToMaster = FromPeer | FromObserver

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import Digest, Id, KickKind, Lane, LinkSpec, Name, Number, Run, SegmentBytes, Tag, Text
+from pccl.core.fields import Digest, Id, KickKind, Lane, LinkSpec, Name, Number, PeerName, Run, SegmentBytes, Tag, Text
 from pccl.core.messages.both import Ping, Pong
 
 
@@ -32,6 +32,23 @@ class Wire(Struct, frozen=True, tag=True):
     links: Annotated[tuple[LinkSpec, ...], Meta(max_length=4096)]
 
 
+INTRODUCED_MAX = 1024
+"""Names in one message: 330 KB when all of them are as long as they may be."""
+
+
+class Named(Struct, frozen=True):
+    """What a peer is called."""
+
+    peer: Id
+    name: PeerName
+
+
+class Introduce(Struct, frozen=True, tag=True):
+    """What peers of your group are called; sent before the `Topology` in which they are new to you."""
+
+    names: Annotated[tuple[Named, ...], Meta(max_length=INTRODUCED_MAX)]
+
+
 class Topology(Struct, frozen=True, tag=True):
     """A new epoch. The first one that a candidate receives is its acceptance."""
 
@@ -46,6 +63,10 @@ class Topology(Struct, frozen=True, tag=True):
     number: Number = 0
     """Of the latest ballot on a topology that is over. Answers and attempts are numbered in one row, so that it can be
     told which of them came first, by peers that have not received all."""
+    news: Text = ""
+    """What has changed, in words."""
+    lost: bool = False
+    """Some peer is gone that did not say goodbye."""
 
 
 class TopologyUpdated(Struct, frozen=True, tag=True):
@@ -73,6 +94,8 @@ class Start(Struct, frozen=True, tag=True):
     segment_bytes: SegmentBytes
     parcels: Annotated[tuple[Number, ...], Meta(max_length=64)] = ()
     """By rank, the number of each peer's parcel. Far more than the peers of a group that exchanges directly."""
+    last: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
+    """The peer whose vote was the last: the others waited for it."""
     pending: bool = False
     """Candidates wait to be admitted. Here and not in `Outcome`: what is committed was started at all its participants
     by one master, while two masters may tell an outcome, one before the candidates were there and one after."""
@@ -97,7 +120,7 @@ class Outcome(Struct, frozen=True, tag=True):
 
 
 class Synced(Struct, frozen=True, tag=True):
-    """Answer to `SyncState`: everybody holds what was elected."""
+    """Answer to `SyncState`: all peers of the group hold what was elected."""
 
     attempt: Number
     revision: Number
@@ -183,5 +206,6 @@ class Kick(Struct, frozen=True, tag=True):
 ToCalls = TopologyUpdated | PendingAnswer | RefusedTopology | RefusedPending
 ToCollectives = Start | Abort | Outcome | RefusedCollective | Withdrawn
 ToSync = Synced | StartSync | RefusedSync
+ToRoster = Welcome | Resumed | Wire | Introduce | Topology
 """By the part of a peer that they are for."""
-ToPeer = Welcome | Resumed | Wire | Topology | ToCalls | ToCollectives | ToSync | Serve | Waiting | Kick | Ping | Pong
+ToPeer = ToRoster | ToCalls | ToCollectives | ToSync | Serve | Waiting | Kick | Ping | Pong

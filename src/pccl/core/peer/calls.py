@@ -1,7 +1,7 @@
 """The calls of a peer's user: those that are open, and which one may be made beside which.
 
 Owns the calls of which there can be one at a time. Each is answered exactly once. Collectives, syncs and visits have
-their own modules, and their calls are open as long as these say so. (protocol.md, Membership, as the peer sees it)
+their own modules, and their calls are open as long as these say so. (protocol.md, Contradictions)
 """
 
 from enum import Enum

@@ -2,7 +2,7 @@
 
 Owns the lending of lanes to attempts. Every attempt that starts is reported exactly once, done or failed, and every
 call is answered exactly once: after the outcome, or, when the membership is lost, after the data plane has let go of
-the buffers. Knows nothing of how the membership came or went. (protocol.md, A collective, as the peer sees it)
+the buffers. Knows nothing of how the membership came or went. (protocol.md, Collectives)
 """
 
 from msgspec import Struct
@@ -73,6 +73,8 @@ class Attempt(Staged[AttemptStage]):
         self.ring: tuple[PeerId, ...] = ()
         self.lanes: tuple[int, ...] = ()
         """None of an exchange."""
+        self.last = ""
+        """The peer that voted last."""
         self.pending = False
         """Candidates waited when it was started."""
         self.cause = ""
@@ -91,9 +93,9 @@ class Room(Struct, frozen=True):
 class Collectives:
     """All our collectives that have no answer yet, by tag."""
 
-    def __init__(self, me: PeerId, lanes: Links, outbox: Outbox) -> None:
+    def __init__(self, me: PeerId, links: Links, outbox: Outbox) -> None:
         self._me = me
-        self._links = lanes
+        self._links = links
         self._outbox = outbox
         self._attempts: dict[int, Attempt] = {}
         self._last_parcel = 0
@@ -124,7 +126,8 @@ class Collectives:
         self._outbox.send(Initiate(attempt.tag, attempt.spec, attempt.parcel))
 
     def _worth_it(self) -> bool:
-        """After some unused ones no parcel is sent, but for one now and then: links of others may have changed."""
+        """Whether this collective sends a parcel: after some unused ones only every `PROBE_EVERY`-th does, since links
+        of others may have changed. Counts the collectives that do not."""
         if self._unused < UNUSED_MAX:
             return True
         self._skipped = (self._skipped + 1) % PROBE_EVERY
@@ -194,6 +197,7 @@ class Collectives:
                 if attempt.spec.kind is CollectiveKind.BROADCAST and attempt.spec.root not in ring:
                     raise Violation(f"tag {attempt.tag} was started without its root in the ring")
                 attempt.number, attempt.epoch, attempt.ring, attempt.lanes = message.attempt, epoch, ring, message.lanes
+                attempt.last = message.last
                 attempt.pending = message.pending
                 if attempt.parcel:
                     self._unused = self._unused + 1 if message.lanes else 0
@@ -259,7 +263,8 @@ class Collectives:
         if not only_voted and (attempt.stage is not AttemptStage.REPORTED or attempt.number != outcome.attempt):
             raise Violation(f"an outcome for tag {attempt.tag} attempt {outcome.attempt}, which has not been reported")
         if outcome.committed:
-            self._end(attempt, Committed(attempt.number, attempt.epoch, attempt.ring, attempt.pending))
+            committed = Committed(attempt.number, attempt.epoch, attempt.ring, PeerId(attempt.last), attempt.pending)
+            self._end(attempt, committed)
             return
         reason = (
             f"collective {tag_name(attempt.tag)} was aborted: {outcome.reason}. Its input is as it was and the group "
@@ -288,7 +293,7 @@ class Collectives:
             self._outbox.send(Done(attempt.tag, attempt.number))
 
     def lose(self, loss: Failure) -> None:
-        """We are out of the run: stop what attempts, and answer the rest now."""
+        """We are out of the run: stop the attempts that run, and answer the rest now."""
         for attempt in list(self._attempts.values()):
             if attempt.stage is AttemptStage.RUNNING:
                 self._outbox.add(AbortAttempt(attempt.tag, attempt.number))
@@ -304,7 +309,7 @@ class Collectives:
 
 
 def _contribution_bytes(spec: CollectiveSpec) -> int:
-    """What would go into a parcel; nothing for what is no sum of everybody's."""
+    """What would go into a parcel; nothing for what is no sum over all peers."""
     if spec.kind is not CollectiveKind.ALL_REDUCE:
         return 0
     return contribution_bytes(spec.codec, spec.count, spec.dtype)

@@ -69,7 +69,7 @@ class Links:
         self._lent: dict[LaneId, int] = {}
         """Lent lanes and the attempt that has them."""
         self._lent_towards: dict[LaneId, PeerId] = {}
-        """Who is at the other end of each of them; their link may be forgotten before they come back."""
+        """The peer at the other end of each of them; their link may be forgotten before they come back."""
         self._early: dict[int, EarlyOffer] = {}
         self.newest = 0
         """The highest link number we were told of; a higher one in an offer is news that has not reached us yet."""

@@ -1,7 +1,7 @@
 """A peer's watch over its master: while a call waits, or we wait to be taken back, the master must show signs of life.
 
 Owns when to ask for one, and when the silence has been too long. Otherwise its silence does not matter.
-(protocol.md, Silence)
+(protocol.md, Liveness)
 """
 
 from enum import Enum

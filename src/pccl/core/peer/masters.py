@@ -1,7 +1,7 @@
 """A peer's search for its master: when it dials, for how long, and which messages wait until it has one.
 
 Owns the dials and their pauses, and the log of what the peer sends (`session`). Does not know what the messages mean.
-(protocol.md, When the master is lost)
+(recovery.md, Broken connection)
 """
 
 from math import inf

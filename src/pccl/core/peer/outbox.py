@@ -28,9 +28,9 @@ class Outbox:
         """Answer a call with a failure."""
         self.resolve(call, Failure(kind, reason))
 
-    def note(self, reason: str) -> None:
+    def note(self, reason: str, event: str, warns: bool = True) -> None:
         """Tell the operator."""
-        self.add(Note(reason))
+        self.add(Note(reason, event, warns))
 
     def take(self) -> list[PeerEffect]:
         """Everything gathered so far; the outbox is empty afterwards."""

@@ -1,12 +1,12 @@
 """A peer's decisions: `handle(event, now)` takes what happened and returns what to do about it.
 
-Owns the peer's membership (protocol.md, Membership, as the peer sees it); the rest is delegated to parts, each of which
-owns one subject: open calls (`calls`), collectives, the shared state (`sync`, `visits`), links, silence (`liveness`).
-Every call is answered exactly once, whatever happens: with its answer, or with a `Failure` that names the next step.
+Owns the peer's membership (protocol.md, Membership); the rest is delegated to parts, each of which owns one subject:
+open calls (`calls`), collectives, the shared state (`sync`, `visits`), links, silence (`liveness`). Every call is
+answered exactly once, whatever happens: with its answer, or with a `Failure` that names the next step.
 
-A lost master is not the end (protocol.md, When the master is lost): `masters` decides when to dial it, and the one that
-answers receives what `report` has kept. Lanes, collectives and calls go on meanwhile; all that there is to report is
-in that, or is sent after it.
+A lost master is not the end (recovery.md, Broken connection): `masters` decides when to dial, and the master that
+answers receives what `report` has kept. Lanes, collectives and calls go on meanwhile: what happens to them is in that
+report, or is sent as messages after it.
 """
 
 from pccl.core.effects.both import Tick
@@ -30,6 +30,7 @@ from pccl.core.limits import PeerLimits
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.to_master import Fetch, Join, Leave, Resume
 from pccl.core.messages.to_peer import (
+    Introduce,
     Kick,
     Resumed,
     Serve,
@@ -41,6 +42,7 @@ from pccl.core.messages.to_peer import (
     Welcome,
     Wire,
 )
+from pccl.core.names import Names
 from pccl.core.peer.calls import CallName, Calls
 from pccl.core.peer.collectives import Collectives, Room
 from pccl.core.peer.links import Links
@@ -54,7 +56,7 @@ from pccl.core.peer.visits import Visits
 from pccl.core.session import Session
 from pccl.core.staged import Staged
 from pccl.core.text import Violation
-from pccl.types import PeerId, short
+from pccl.types import PeerId
 
 __all__ = ["Peer", "PeerStage", "Sizes"]
 
@@ -67,6 +69,7 @@ class Peer(Staged[PeerStage]):
 
     def __init__(self, identity: Identity, limits: PeerLimits) -> None:
         self.identity = identity
+        self.names = Names(((identity.peer, identity.label.name),))
         super().__init__(PeerStage.OUTSIDE)
         self.epoch = 0
         self.ring: tuple[PeerId, ...] = ()
@@ -95,6 +98,11 @@ class Peer(Staged[PeerStage]):
     def accepted(self) -> bool:
         """On the roster."""
         return self.stage in _ON_ROSTER
+
+    @property
+    def run(self) -> str:
+        """Which run this is; empty until a master has welcomed us."""
+        return self._links.run
 
     def handle(self, event: PeerEvent, now: float) -> list[PeerEffect]:
         """Take an event, return the effects to carry out in order."""
@@ -178,7 +186,9 @@ class Peer(Staged[PeerStage]):
 
     def _miss_master(self, cause: str, now: float) -> None:
         """No connection, or none any more. A candidate joins again, a visitor does not."""
-        if self._loss is not None or self.identity.visits:
+        if self._loss is not None:
+            return
+        if self.identity.visits:
             return self._lose(FailureKind.MASTER_LOST, f"the master was lost ({cause}); connect without prefetching")
         if self.accepted and self.stage is not PeerStage.AWAY:
             self._become(PeerStage.AWAY)
@@ -189,7 +199,7 @@ class Peer(Staged[PeerStage]):
         self._masters.miss(cause, now)
         if news:
             self.waiting = f"the master is away: {self._masters.explain()}"
-            self._outbox.note(self.waiting)
+            self._outbox.note(self.waiting, "master away")
 
     def _dial_master(self, now: float) -> None:
         if self._masters.over(now):
@@ -203,6 +213,8 @@ class Peer(Staged[PeerStage]):
             self._liveness.rest()
         elif self._loss is not None or not (self._calls.waiting or self.stage is PeerStage.RETURNING):
             self._liveness.rest()
+            if self.waiting:
+                self._outbox.note("the wait is over", "wait over")
             self.waiting = ""
         else:
             self._liveness.begin(now)
@@ -274,11 +286,13 @@ class Peer(Staged[PeerStage]):
             case Wire(links=links):
                 self._links.wire(links)
                 self._attempts.links_changed()
+            case Introduce(names=named):
+                self.names.learn_all((each.peer, each.name) for each in named)
             case Topology():
                 self._adopt(message)
             case Waiting(reason=reason):
                 self.waiting = reason
-                self._outbox.note(reason)
+                self._outbox.note(reason, "waits")
             case Kick(reason=reason):
                 self._be_kicked(reason)
             case Ping():
@@ -306,25 +320,26 @@ class Peer(Staged[PeerStage]):
         self._links.cut_off(set(before) - set(self.ring))
         self.sizes = Sizes(topology.global_size, len(self.ring), topology.groups, topology.largest_group)
         self._calls.finish(CallName.CONNECT, None)
+        self._outbox.note(topology.news, "roster", topology.lost)
 
     def _be_taken_back(self, resumed: Resumed) -> None:
         """We are back, with the same master or with another one, which counts what it sends from zero."""
         self._become(PeerStage.ACCEPTED)
         self._outbox.add(*self._masters.be_taken_back(resumed))
         if resumed.master == self._masters.session.master:
-            self._outbox.note("the connection to the master stands again")
+            self._outbox.note("the connection to the master stands again", "master back")
             return
         self._masters.session.follow(resumed.master)
         self.tags_max = resumed.tags_max
         self._attempts.resume()
-        self._outbox.note("the run goes on under another master")
+        self._outbox.note("the run goes on under another master", "master back")
 
     def _be_kicked(self, reason: str) -> None:
         self._outbox.add(CloseMaster())
         if self.accepted:
-            self._be_alone(FailureKind.KICKED, f"the master kicked {short(self.identity.peer)}: {reason}")
+            self._be_alone(FailureKind.KICKED, f"the master kicked {self.names.full(self.identity.peer)}: {reason}")
         else:
-            self._lose(FailureKind.REFUSED, f"the master refused {short(self.identity.peer)}: {reason}")
+            self._lose(FailureKind.REFUSED, f"the master refused {self.names.full(self.identity.peer)}: {reason}")
 
     def _be_alone(self, kind: FailureKind, reason: str) -> None:
         """The others go on without us, for good: loops of the form "while there are others, try again" must end."""

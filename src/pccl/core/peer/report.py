@@ -4,7 +4,7 @@ The master that gave an answer may have died before all peers had it. Peers that
 which sends it to those that still wait. So answers are kept as long as a peer could be waiting for them: the last one
 of each question that all peers are asked, since the next one needs the votes of all; of collectives as many as one peer
 may have in flight, since a peer that lacks an outcome can have cast no more votes than that.
-(protocol.md, Another master, which knows nothing)
+(recovery.md, What is restored)
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Where a peer stands in its membership. Pure data. (protocol.md, Membership, as the peer sees it)"""
+"""Where a peer stands in its membership. Pure data. (protocol.md, Membership)"""
 
 from msgspec import Struct
 

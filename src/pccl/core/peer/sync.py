@@ -18,8 +18,8 @@ from pccl.core.text import Violation, clip
 class Sync:
     """Our sync, if there is one."""
 
-    def __init__(self, lanes: Links, outbox: Outbox) -> None:
-        self._links = lanes
+    def __init__(self, links: Links, outbox: Outbox) -> None:
+        self._links = links
         self._outbox = outbox
         self._call: int | None = None
         self._request: SyncShared | None = None
@@ -32,7 +32,7 @@ class Sync:
         self._refusal: RefusedSync | None = None
         """Another master refuses our transfer while it runs; answered when the data plane has let go."""
         self.agreed: Agreed | None = None
-        """What we were last told to be in step with."""
+        """What our last successful sync put us in step with."""
 
     @property
     def open(self) -> bool:

@@ -33,8 +33,8 @@ class Wish(Struct):
 class Visits:
     """Our visit, or the visitors that we serve."""
 
-    def __init__(self, lanes: Links, outbox: Outbox) -> None:
-        self._links = lanes
+    def __init__(self, links: Links, outbox: Outbox) -> None:
+        self._links = links
         self._outbox = outbox
         self._wish: Wish | None = None
         self._served: dict[int, PeerId] = {}
@@ -72,7 +72,7 @@ class Visits:
         if wish is None or wish.start is not None or isinstance(message, Synced):
             raise Violation(f"{type(message).__name__} answers no call of ours")
         if isinstance(message, RefusedSync):
-            self._outbox.note(message.reason)
+            self._outbox.note(message.reason, "visit")
             self._answer(None)
             return
         lent = [self._links.lend(peer, message.lanes, message.attempt) for peer in message.peers]

@@ -41,6 +41,6 @@ def _misses(one: OpenCall, other: OpenCall) -> bool:
 
 
 def describe(calls: Sequence[OpenCall]) -> str:
-    """Who waits in what."""
+    """Which peers wait in which call."""
     sides = "; ".join(f"{names(call.voters)} wait in {call.name}" for call in calls)
     return f"these calls can never complete together: {sides}. All peers must make the same calls in the same order"

@@ -1,18 +1,18 @@
-"""Whose shared state everybody shall hold. A pure function of what all peers of a group claim to hold.
+"""Whose shared state all peers of a group shall hold. A pure function of what they claim to hold.
 
-The rules, in the order in which they are applied:
+The rules, in the order in which they are applied (protocol.md, Shared state 2):
 
-0. Either all have ENFORCE_POPULAR, or each only sends or only receives. A mixture is refused: one who enforces what is
-   popular does not expect to be overruled by a sender, nor a receiver to be asked.
-1. If a peer holds the last revision that the group agreed on, or the next one, then whatever is higher comes from
-   another history and is no candidate. If none does, all are: what was agreed on is lost, or all have gone on.
-2. Peers that only receive, or hold a mixture of two states, are no candidates. If a peer only sends, those who do
-   are the only candidates.
+0. Either all have ENFORCE_POPULAR, or each only sends or only receives. A mixture is refused: a peer that enforces what
+   is popular does not expect to be overruled by a sender, nor a receiver to be asked.
+1. States of peers that only receive, or hold a mixture of two states, cannot be elected.
+2. If one of the peers that are left holds the last revision that the group agreed on, or the next one, then whatever
+   is higher comes from another history and cannot be elected. If none does, all can: what was agreed on is lost, or all
+   have gone on.
 3. The highest revision wins, whatever the order of arrival: a peer that comes from a checkpoint beats any number of
    fresh ones.
-4. Among equal revisions the content that most candidates hold wins; among equally many, the one whose eldest holder
-   came first into the run, so that a newcomer never overrules those who were there.
-5. Everybody else pulls what was elected, except a peer that only sends: it is refused, and keeps what it has.
+4. Among equal revisions the content that most of these peers hold wins; among equally many, the one whose eldest holder
+   came first into the run, so that a newcomer never overrules the peers that were there.
+5. All other peers pull what was elected, except a peer that only sends: it is refused, and keeps what it has.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ from pccl.types import PeerId, SharedStateSyncStrategy
 
 
 class Elected(Struct, frozen=True):
-    """The outcome: who has what everybody shall have, who lacks it, and who is left out and why."""
+    """The outcome: which peers hold what all shall hold, which lack it, and which are left out and why."""
 
     claim: SyncState | None
     """Of one of the holders; None if there is nothing to elect."""
@@ -42,15 +42,15 @@ def elect(claims: Mapping[PeerId, SyncState], agreed: int | None) -> Elected:
     mixed = _mixed(claims)
     if mixed:
         return Elected(None, refused=tuple(dict.fromkeys(claims, mixed).items()))
-    candidates = _legal(_candidates(claims), agreed)
-    if not candidates:
+    eligible = _of_this_history(_eligible(claims), agreed)
+    if not eligible:
         reason = (
             f"no peer offers a shared state: {names(claims)} only receive, by their strategy or because a failed sync "
             "or a prefetch left a mixture of two states. Load a checkpoint at one of them and set its revision"
         )
         return Elected(None, refused=tuple(dict.fromkeys(claims, reason).items()))
-    winner = _most_popular(candidates)
-    holders = tuple(peer for peer, claim in candidates.items() if claim.state == winner.state)
+    winner = _most_popular(eligible)
+    holders = tuple(peer for peer, claim in eligible.items() if claim.state == winner.state)
     rest = {peer: claim for peer, claim in claims.items() if peer not in holders}
     content = tuple(peer for peer, claim in rest.items() if claim.state == winner.state)
     unwilling = [peer for peer, claim in rest.items() if _only_sends(claim) and peer not in content]
@@ -59,14 +59,9 @@ def elect(claims: Mapping[PeerId, SyncState], agreed: int | None) -> Elected:
     return Elected(winner, holders, content, pullers, refused)
 
 
-def _candidates(claims: Mapping[PeerId, SyncState]) -> dict[PeerId, SyncState]:
-    senders = {peer: claim for peer, claim in claims.items() if _only_sends(claim)}
-    willing = {
-        peer: claim
-        for peer, claim in claims.items()
-        if claim.strategy is not SharedStateSyncStrategy.RECEIVE_ONLY and not claim.torn
-    }
-    return senders or willing
+def _eligible(claims: Mapping[PeerId, SyncState]) -> dict[PeerId, SyncState]:
+    receive_only = SharedStateSyncStrategy.RECEIVE_ONLY
+    return {peer: claim for peer, claim in claims.items() if claim.strategy is not receive_only and not claim.torn}
 
 
 def _mixed(claims: Mapping[PeerId, SyncState]) -> str:
@@ -84,16 +79,16 @@ def _mixed(claims: Mapping[PeerId, SyncState]) -> str:
     )
 
 
-def _legal(candidates: dict[PeerId, SyncState], agreed: int | None) -> dict[PeerId, SyncState]:
-    if agreed is None or not any(agreed <= claim.revision <= agreed + 1 for claim in candidates.values()):
-        return candidates
-    return {peer: claim for peer, claim in candidates.items() if claim.revision <= agreed + 1}
+def _of_this_history(eligible: dict[PeerId, SyncState], agreed: int | None) -> dict[PeerId, SyncState]:
+    if agreed is None or not any(agreed <= claim.revision <= agreed + 1 for claim in eligible.values()):
+        return eligible
+    return {peer: claim for peer, claim in eligible.items() if claim.revision <= agreed + 1}
 
 
-def _most_popular(candidates: Mapping[PeerId, SyncState]) -> SyncState:
-    highest = max(claim.revision for claim in candidates.values())
+def _most_popular(eligible: Mapping[PeerId, SyncState]) -> SyncState:
+    highest = max(claim.revision for claim in eligible.values())
     votes: dict[tuple[int, bytes, bytes], list[SyncState]] = {}
-    for claim in candidates.values():
+    for claim in eligible.values():
         if claim.revision == highest:
             votes.setdefault(claim.state, []).append(claim)
     # Python's max keeps the first of equals, and the first is the one with the eldest holder.

@@ -62,7 +62,7 @@ def _search(order: tuple[PeerId, ...], avoid: Collection[Pair]) -> tuple[PeerId,
     """From peer to peer, always on to the one with the most conflicts, for it is the hardest to find a place for later;
     back where that leads nowhere.
 
-    Peers behind NAT cannot reach one another but everybody else: they find places as long as the others are as many.
+    Peers behind NAT can reach all others but not one another: they find places as long as the others are as many.
     """
     conflicts: dict[PeerId, set[PeerId]] = {peer: set() for peer in order}
     for a, b in avoid:

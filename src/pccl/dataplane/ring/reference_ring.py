@@ -269,7 +269,7 @@ class Ring:
         return self._shares.fold(received, own, first, self._stream(hops))
 
     def _decoded(self, payload: Bytes, place: Place) -> Bytes:
-        """What everybody makes of the codes of a finished chunk, the peer that made them too."""
+        """What every peer makes of the codes of a finished chunk, the peer that made them too."""
         assert self._shares is not None, "it has a codec"
         coding = self._shares.coding
         return coding.stored(coding.decode(payload, place.length // self._route.itemsize))

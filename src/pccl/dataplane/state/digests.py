@@ -8,10 +8,12 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import xxhash
 
 from pccl.dataplane.tensors.buffers import Tensor
+from pccl.dataplane.tensors.device import Remote, read_all
 
 DIGEST_BYTES = 16
 
@@ -45,10 +47,8 @@ def chunk_bytes(nbytes: int, index: int) -> int:
 
 
 def memory(tensor: Tensor) -> memoryview:
-    """The bytes of a tensor, where they are; writing to them is up to who made the tensor writable."""
-    if tensor.nbytes == 0:
-        return memoryview(bytearray())  # the address of nothing may be anything
-    return memoryview((ctypes.c_uint8 * tensor.nbytes).from_address(tensor.address)).cast("B")
+    """The bytes of a tensor, where they are."""
+    return tensor.part(0, tensor.nbytes)
 
 
 def digest(data: bytes | bytearray | memoryview) -> bytes:
@@ -61,21 +61,38 @@ def digest(data: bytes | bytearray | memoryview) -> bytes:
     return state.digest()
 
 
-def content_digests(tensors: Sequence[Tensor], progress: Progress | None = None) -> list[bytes]:
-    """For each tensor the digests of its chunks, one after the other."""
+def content_digests(tensors: Sequence[Tensor | Remote], progress: Progress | None = None) -> list[bytes]:
+    """For each tensor the digests of its chunks, one after the other. What lies on a device is taken as the streams of
+    this thread leave it."""
     found = [b""] * len(tensors)
     large: list[tuple[int, memoryview]] = []
+    remote: dict[int, Remote] = {}
     for place, tensor in enumerate(tensors):
-        if tensor.nbytes > COPIED_BYTES_MAX:
+        if isinstance(tensor, Remote):
+            remote[place] = tensor
+        elif tensor.nbytes > COPIED_BYTES_MAX:
             large.append((place, memory(tensor)))
         elif tensor.nbytes:
             found[place] = digest(ctypes.string_at(tensor.address, tensor.nbytes))
+    for place, digests in zip(remote, _remote_digests(list(remote.values())), strict=True):
+        found[place] = digests
     done = sum(tensor.nbytes for tensor in tensors) - sum(len(content) for _, content in large)
     if progress is not None:
         progress(done)
     for place, digests in zip((place for place, _ in large), _Hashing(large, done, progress).run(), strict=True):
         found[place] = digests
     return found
+
+
+def _remote_digests(tensors: list[Remote]) -> list[bytes]:
+    """Chunk by chunk through the slots of each device's mover: nothing is kept."""
+    found: list[list[bytes]] = [[] for _ in tensors]
+
+    def take(whose: int, content: memoryview) -> None:
+        found[whose].append(digest(content))
+
+    read_all([(tensor, partial(take, whose)) for whose, tensor in enumerate(tensors)], CHUNK_BYTES)
+    return [b"".join(digests) for digests in found]
 
 
 class _Hashing:

@@ -16,6 +16,8 @@ from msgspec.msgpack import Decoder, Encoder
 from pccl.dataplane.state.digests import CHUNK_BYTES, DIGEST_BYTES, Progress, chunk_bytes, chunks, content_digests
 from pccl.dataplane.state.digests import digest as digest_of
 from pccl.dataplane.tensors.buffers import Tensor
+from pccl.dataplane.tensors.device import Remote
+from pccl.dataplane.tensors.elements import Element
 from pccl.errors import UsageError
 from pccl.types import DataType, Result
 
@@ -28,6 +30,11 @@ MANIFEST_BYTES_MAX = 64 << 20
 """Of a manifest that is read only to say how its layout differs from ours: what a state of 10 TB in 100,000 entries
 needs. One whose layout is ours has a length that we know, however long."""
 
+ELEMENT_CHARACTERS_MAX = 32
+"""Of the name of a type of elements: torch's longest has 15."""
+
+_OTHER = 255
+"""Stands for a type of elements that has no number."""
 _NAME_SHOWN_MAX = 80
 _LAYOUT = f"pccl layout 1, chunks of {CHUNK_BYTES}".encode()
 _ENTRY = struct.Struct("<IBBQ")
@@ -37,18 +44,19 @@ class Entry(Struct, frozen=True):
     """One tensor of the shared state."""
 
     name: str
-    dtype: DataType
+    dtype: Element
     count: int
+    """Of bytes, if it has the name of a type that cannot be reduced."""
     free: bool
     """Its content may differ from peer to peer; only a newcomer is given a holder's."""
-    tensor: Tensor
+    tensor: Tensor | Remote
 
 
 class Described(Struct, frozen=True, array_like=True):
     """An entry without its content."""
 
     name: Annotated[str, Meta(max_length=NAME_CHARACTERS_MAX)]
-    dtype: DataType
+    dtype: DataType | Annotated[str, Meta(max_length=ELEMENT_CHARACTERS_MAX)]
     count: Annotated[int, Meta(ge=0, le=COUNT_MAX)]
     free: bool
     digests: bytes
@@ -56,7 +64,7 @@ class Described(Struct, frozen=True, array_like=True):
 
     @property
     def nbytes(self) -> int:
-        return self.count * self.dtype.itemsize
+        return self.count * (1 if isinstance(self.dtype, str) else self.dtype.itemsize)
 
 
 class Chunk(NamedTuple):
@@ -87,8 +95,10 @@ class Manifest:
         """16 bytes that stand for names, types, counts and flags, in order."""
         parts = [_LAYOUT]
         for entry in self.entries:
-            name = entry.name.encode()
-            parts += [_ENTRY.pack(len(name), entry.dtype, entry.free, entry.count), name]
+            name, other = entry.name.encode(), isinstance(entry.dtype, str)
+            parts += [_ENTRY.pack(len(name), _OTHER if other else entry.dtype, entry.free, entry.count), name]
+            if isinstance(entry.dtype, str):
+                parts.append(entry.dtype.encode().ljust(4 * ELEMENT_CHARACTERS_MAX, b"\0"))
         return digest_of(b"".join(parts))
 
     @cached_property
@@ -141,7 +151,10 @@ def _examine(entries: Sequence[Entry]) -> None:
             raise _wrong(f"the name {shown(entry.name)} cannot be written as UTF-8")
         if entry.name in names:
             raise _wrong(f"there are two entries {shown(entry.name)}")
-        if (entry.tensor.count, entry.tensor.dtype) != (entry.count, entry.dtype):
+        if isinstance(entry.dtype, str) and not (entry.dtype and len(entry.dtype) <= ELEMENT_CHARACTERS_MAX):
+            raise _wrong(f"entry {shown(entry.name)} has elements of a type without a name, or with a long one")
+        dtype = DataType.UINT8 if isinstance(entry.dtype, str) else entry.dtype
+        if (entry.tensor.count, entry.tensor.dtype) != (entry.count, dtype):
             raise _wrong(f"entry {shown(entry.name)} does not describe its tensor")
         names.add(entry.name)
 
@@ -176,15 +189,22 @@ def shown(name: str) -> str:
     return ascii(name if len(name) <= _NAME_SHOWN_MAX else name[:_NAME_SHOWN_MAX] + "...")
 
 
+def shown_element(dtype: Element) -> str:
+    """A type of elements for a sentence."""
+    return shown(dtype) if isinstance(dtype, str) else dtype.name
+
+
 def difference(mine: Manifest, theirs: Manifest) -> str:
     """A sentence that names the first entry in which two layouts differ, and how; empty if they do not."""
     for place, (own, other) in enumerate(zip(mine.entries, theirs.entries, strict=False)):
         if own.name != other.name:
             return _other_name(place, mine, theirs)
-        if own.dtype is not other.dtype:
-            return f"entry {shown(own.name)} is {own.dtype.name} here, {other.dtype.name} in the elected state"
+        if own.dtype != other.dtype:
+            here, there = shown_element(own.dtype), shown_element(other.dtype)
+            return f"entry {shown(own.name)} is {here} here, {there} in the elected state"
         if own.count != other.count:
-            return f"entry {shown(own.name)} has {own.count} elements here, {other.count} in the elected state"
+            unit = "bytes" if isinstance(own.dtype, str) else "elements"
+            return f"entry {shown(own.name)} has {own.count} {unit} here, {other.count} in the elected state"
         if own.free is not other.free:
             here, there = ("may", "may not") if own.free else ("may not", "may")
             return f"entry {shown(own.name)} {here} differ from peer to peer here, {there} in the elected state"

@@ -4,7 +4,6 @@ Owns what happens between the arrival of a chunk and its place in the tensor: it
 verified, and only then it is copied. What is asked of whom is decided in `agenda.py`. Must not know peers or elections.
 """
 
-import ctypes
 import itertools
 import socket
 import threading
@@ -13,7 +12,7 @@ from collections.abc import Sequence
 
 from pccl.dataplane.state.agenda import Agenda, Goal
 from pccl.dataplane.state.digests import CHUNK_BYTES, digest
-from pccl.dataplane.state.manifest import MANIFEST_BYTES_MAX, BadManifest, Chunk, Holding, decode
+from pccl.dataplane.state.manifest import MANIFEST_BYTES_MAX, BadManifest, Chunk, Holding, decode, shown
 from pccl.dataplane.state.transfer import (
     SLICE_MS,
     Ended,
@@ -54,6 +53,8 @@ class Pulling(Transfer):
         self._changed = threading.Condition()
         """Its lock guards the agenda, and the tensors while a chunk is copied."""
         self._placed_bytes = 0
+        self._unplaced = ""
+        """Why a chunk that came is not in its place."""
 
     def abort(self) -> None:
         """See `Transfer`."""
@@ -141,15 +142,24 @@ class Pulling(Transfer):
         fits = digest(content) == elected
         if not fits and not self._agenda.goal.visit:
             raise self._lied(lane, "it sent a chunk that does not have the elected content")
-        address = self._own.entries[chunk.entry].tensor.address + chunk.number * CHUNK_BYTES
         with self._changed:
             if self._agenda.chunk_came(lane.place, elected if fits else None, time.monotonic()):
-                ctypes.memmove(address, (ctypes.c_uint8 * length).from_buffer(scratch), length)
-                self._placed_bytes += length
+                self._place(chunk, content)
             self._changed.notify_all()
+
+    def _place(self, chunk: Chunk, content: memoryview) -> None:
+        entry = self._own.entries[chunk.entry]
+        self._placed_bytes += len(content)
+        try:
+            entry.tensor.put(chunk.number * CHUNK_BYTES, content)
+        except RuntimeError as error:  # of a device; the agenda counts this chunk as held, so the pull must not succeed
+            self._unplaced = f"entry {shown(entry.name)} cannot be written: {str(error).partition(chr(10))[0]}"
+            self._agenda.fail(self._unplaced)
 
     def _report(self) -> Report:
         agenda = self._agenda
         dropped = tuple(sorted(agenda.dropped.items()))
         received, placed = self.moved_bytes, self._placed_bytes
-        return Report(agenda.cause, self.broken, received_bytes=received, placed_bytes=placed, dropped=dropped)
+        return Report(
+            self._unplaced or agenda.cause, self.broken, received_bytes=received, placed_bytes=placed, dropped=dropped
+        )

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-from pccl.dataplane.state.digests import CHUNK_BYTES, chunks, memory
+from pccl.dataplane.state.digests import CHUNK_BYTES, chunks
 from pccl.dataplane.state.manifest import Holding
 from pccl.dataplane.state.transfer import (
     SLICE_MS,
@@ -102,7 +102,7 @@ class Serving(Transfer):
         if not manifest.has(request.chunk) or request.length != manifest.chunk_bytes(request.chunk):
             raise LaneBroke("a chunk was requested that does not exist")
         begin = request.chunk.number * CHUNK_BYTES
-        self._send(lane, request, memory(self._own.entries[request.chunk.entry].tensor)[begin : begin + request.length])
+        self._send(lane, request, self._own.entries[request.chunk.entry].tensor.part(begin, request.length))
 
     def _send(self, lane: Lane, header: Header, payload: memoryview) -> None:
         counts = header.kind is Kind.CHUNK

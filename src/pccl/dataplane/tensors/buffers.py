@@ -9,7 +9,7 @@ import ctypes
 import mmap
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -23,6 +23,18 @@ _FORMATS = {
     **dict.fromkeys("efd", "float"),
 }
 """Characters of the `struct` module that name an element of a buffer; how long one is, the buffer says itself."""
+
+
+class Extent(NamedTuple):
+    """From where to where a tensor lies; two of different spaces never meet."""
+
+    space: str
+    begin: int
+    end: int
+
+    def meets(self, other: "Extent") -> bool:
+        """They share memory. What is empty shares none."""
+        return self.space == other.space and self.begin < other.end and other.begin < self.end
 
 
 class Tensor(Struct, frozen=True):
@@ -39,11 +51,20 @@ class Tensor(Struct, frozen=True):
         """Bytes it takes."""
         return self.count * self.dtype.itemsize
 
-    def overlaps(self, other: "Tensor") -> bool:
-        """They share memory."""
-        if not self.count or not other.count:
-            return False  # the address of nothing may be anything
-        return self.address < other.address + other.nbytes and other.address < self.address + self.nbytes
+    @property
+    def extent(self) -> Extent:
+        """Where it lies; the address of nothing may be anything."""
+        return Extent("", self.address, self.address + self.nbytes) if self.count else Extent("", 0, 0)
+
+    def part(self, begin: int, length: int) -> memoryview:
+        """Some of its bytes, where they are; writing to them is up to who made the tensor writable."""
+        if not length:
+            return memoryview(bytearray())
+        return memoryview((ctypes.c_uint8 * length).from_address(self.address + begin)).cast("B")
+
+    def put(self, begin: int, content: memoryview) -> None:
+        """Replace some of its bytes, without the GIL."""
+        ctypes.memmove(self.address + begin, (ctypes.c_uint8 * len(content)).from_buffer(content), len(content))
 
 
 class Feedback(Struct, frozen=True):
@@ -61,6 +82,10 @@ class Buffers(Struct, frozen=True):
     recv: Tensor | None
     """None while it is not known how long the result will be: that depends on the peers at the start."""
     feedback: Feedback | None = None
+    reads: tuple[Extent, ...] = ()
+    """Where the caller's tensors lie that `send` is a copy of."""
+    writes: tuple[Extent, ...] = ()
+    """Where those lie that `recv` will be copied to."""
 
     @property
     def output(self) -> Tensor:
@@ -103,7 +128,7 @@ def tensor(array: Any, what: str, *, writable: bool, because: str = "") -> Tenso
 def at(found: Tensor, what: str) -> Tensor:
     """The same, provided that there is memory behind it: whatever has elements lies somewhere."""
     if not isinstance(found.address, int) or (found.count and found.address <= 0):
-        raise _wrong(
+        raise wrong(
             what, f"its {found.count} elements lie at no address ({found.address!r}); pass memory that is there"
         )
     return found
@@ -113,7 +138,7 @@ def refuse_unplain(array: Any, what: str, writable: bool) -> None:
     """Of what torch calls tensors, those whose elements are not simply their memory are refused. Reading the memory of
     a view that negates would give the wrong numbers, and a wrapper has none of its own."""
     if hasattr(array, "to_local"):
-        raise _wrong(what, "it is a DTensor, of which only a part is here; pass tensor.to_local()")
+        raise wrong(what, "it is a DTensor, of which only a part is here; pass tensor.to_local()")
     try:
         why = _not_plain(array, writable)
         where, needed = array.device.type, array.numel() * array.element_size()
@@ -124,9 +149,9 @@ def refuse_unplain(array: Any, what: str, writable: bool) -> None:
                     f"it has no memory for its {needed} bytes: freed, as FSDP does between uses, or a wrapper; {_PLAIN}"
                 )
     except (RuntimeError, ValueError, TypeError) as error:  # how torch says that a tensor has no memory of its own
-        raise _wrong(what, f"it has no memory of its own ({str(error).partition(chr(10))[0]}); {_PLAIN}") from error
+        raise wrong(what, f"it has no memory of its own ({str(error).partition(chr(10))[0]}); {_PLAIN}") from error
     if why:
-        raise _wrong(what, why)
+        raise wrong(what, why)
 
 
 _PLAIN = "pass a plain tensor that holds its elements"
@@ -152,12 +177,12 @@ def _not_plain(array: Any, writable: bool) -> str:
 def _of_torch(array: Any, what: str, writable: bool) -> Tensor:
     refuse_unplain(array, what, writable)
     if array.device.type != "cpu":
-        raise _wrong(what, f"it lies on {array.device}, of which nothing can be copied; move it to the CPU first")
+        raise wrong(what, f"it lies on {array.device}, of which nothing can be copied; move it to the CPU first")
     if not array.is_contiguous():
-        raise _wrong(what, f"it is not contiguous; {_remedy(writable, 'tensor.contiguous()', 'tensor.copy_(copy)')}")
+        raise wrong(what, f"it is not contiguous; {_remedy(writable, 'tensor.contiguous()', 'tensor.copy_(copy)')}")
     # `parameter.data = x` and `set_` give a tensor other memory: what keeps the old one is the storage.
     owner = (array, array.untyped_storage())
-    return Tensor(array.data_ptr(), array.numel(), _element(array.dtype, what), owner)
+    return Tensor(array.data_ptr(), array.numel(), type_of(array.dtype, what), owner)
 
 
 def _remedy(writable: bool, copy: str, back: str) -> str:
@@ -173,24 +198,24 @@ def _not_contiguous(writable: bool) -> str:
 
 def _of_numpy(array: Any, what: str, writable: bool, because: str) -> Tensor:
     if hasattr(array, "mask") and hasattr(array, "filled"):
-        raise _wrong(what, "it is a masked array, whose mask would be ignored; pass array.filled(...) or array.data")
+        raise wrong(what, "it is a masked array, whose mask would be ignored; pass array.filled(...) or array.data")
     if not array.flags.c_contiguous:
         copy = _remedy(writable, "numpy.ascontiguousarray(array)", "array[...] = copy")
-        raise _wrong(what, f"it is not contiguous; {copy}")
+        raise wrong(what, f"it is not contiguous; {copy}")
     if writable and not array.flags.writeable:
         raise _read_only(what + because, type(array).__name__)
     if not array.dtype.isnative:
-        raise _wrong(what, f"its byte order is not this machine's ({array.dtype}); convert it with astype")
-    return Tensor(array.__array_interface__["data"][0], array.size, _element(array.dtype, what), array)
+        raise wrong(what, f"its byte order is not this machine's ({array.dtype}); convert it with astype")
+    return Tensor(array.__array_interface__["data"][0], array.size, type_of(array.dtype, what), array)
 
 
 def _of_dlpack(array: Any, what: str, writable: bool, because: str) -> Tensor:
     try:
         memory = lent(array)
     except NotLent as error:
-        raise _wrong(what, str(error)) from error
+        raise wrong(what, str(error)) from error
     if not memory.contiguous:
-        raise _wrong(what, _not_contiguous(writable))
+        raise wrong(what, _not_contiguous(writable))
     if writable and not memory.writable:
         raise _read_only(what + because, type(array).__name__)
     return Tensor(memory.address, memory.count, _dtype(memory.element, what), (array, memory.capsule))
@@ -200,13 +225,13 @@ def _of_buffer(array: Any, what: str, writable: bool, because: str) -> Tensor:
     try:
         view = memoryview(array)
     except TypeError:
-        raise _wrong(
+        raise wrong(
             what,
             f"it must be a tensor, got a {type(array).__name__}; pass a numpy array, a torch tensor, or anything with "
             "__dlpack__ or a buffer",
         ) from None
     if not view.c_contiguous:
-        raise _wrong(what, _not_contiguous(writable))
+        raise wrong(what, _not_contiguous(writable))
     if writable and view.readonly:
         raise _read_only(what + because, type(array).__name__)
     kind = _FORMATS.get(view.format.lstrip("@=<"))
@@ -240,7 +265,8 @@ _ELEMENTS: dict[Any, DataType] = {}
 """By the type that numpy or torch has for it: asking one of these for its name takes longer than all else."""
 
 
-def _element(dtype: Any, what: str) -> DataType:
+def type_of(dtype: Any, what: str) -> DataType:
+    """The type of elements that numpy or torch means by this."""
     found = _ELEMENTS.get(dtype)
     if found is None:
         name = dtype.name if hasattr(dtype, "name") else str(dtype).removeprefix("torch.")
@@ -252,7 +278,7 @@ def _dtype(name: str, what: str) -> DataType:
     try:
         return DataType.from_element_name(name)
     except ValueError as error:
-        raise _wrong(what, str(error)) from None
+        raise wrong(what, str(error)) from None
 
 
 def buffers(send: Any, recv: Any, call: str = "all_reduce") -> Buffers:
@@ -261,26 +287,44 @@ def buffers(send: Any, recv: Any, call: str = "all_reduce") -> Buffers:
         both = tensor(send, f"{call}: send", writable=True, because=", which is written because there is no recv")
         return Buffers(both, both)
     source, target = tensor(send, f"{call}: send", writable=False), tensor(recv, f"{call}: recv", writable=True)
-    if (source.count, source.dtype) != (target.count, target.dtype):
-        sides = [f"{side.count} x {side.dtype.name}" for side in (source, target)]
-        raise _wrong(call, f"send holds {sides[0]}, recv {sides[1]}; make them alike")
-    if source.address != target.address and source.overlaps(target):
-        raise _wrong(call, "send and recv overlap; pass the same tensor or two apart")
+    fit_together(source, target, call)
     return Buffers(source, target)
 
 
-def apart(tensors: Sequence[Tensor], what: str) -> None:
+class Described(Protocol):
+    """What is known of a tensor, wherever it lies."""
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def dtype(self) -> DataType: ...
+    @property
+    def extent(self) -> Extent: ...
+
+
+def fit_together(source: Described, target: Described, call: str) -> None:
+    """Refuse two sides of a collective that differ, or of which one would overwrite the other."""
+    if (source.count, source.dtype) != (target.count, target.dtype):
+        sides = [f"{side.count} x {side.dtype.name}" for side in (source, target)]
+        raise wrong(call, f"send holds {sides[0]}, recv {sides[1]}; make them alike")
+    if source.extent.begin != target.extent.begin and source.extent.meets(target.extent):
+        raise wrong(call, "send and recv overlap; pass the same tensor or two apart")
+
+
+def apart(tensors: Sequence[Described], what: str) -> None:
     """Refuse tensors that share memory: which of two results should it hold?"""
-    order = sorted((place for place in range(len(tensors)) if tensors[place].nbytes), key=lambda p: tensors[p].address)
+    extents = [each.extent for each in tensors]
+    order = sorted((place for place, each in enumerate(extents) if each.end), key=extents.__getitem__)
     for one, other in pairwise(order):
-        if tensors[one].overlaps(tensors[other]):
+        if extents[one].meets(extents[other]):
             first, second = sorted((one, other))
-            raise _wrong(what, f"number {second} shares memory with number {first}; pass each tensor once")
+            raise wrong(what, f"number {second} shares memory with number {first}; pass each tensor once")
 
 
 def _read_only(what: str, kind: str) -> UsageError:
-    return _wrong(what, f"this {kind} is read-only; pass something writable, such as a copy")
+    return wrong(what, f"this {kind} is read-only; pass something writable, such as a copy")
 
 
-def _wrong(what: str, why: str) -> UsageError:
+def wrong(what: str, why: str) -> UsageError:
+    """An argument that is refused, and why."""
     return UsageError(f"{what}: {why}", Result.INVALID_ARGUMENT)

@@ -1,55 +1,23 @@
 """Many tensors as one stretch of memory for each type of element, and back.
 
-Owns the memory, which is kept from call to call, and the layout. The input is gathered in one stretch and the result
-arrives in another: the tensors themselves are not touched before `deliver`. Must not know peers, lanes or retries.
+Owns the layout. The input is gathered in one stretch and the result arrives in another: the tensors themselves are not
+touched before `deliver`. Must not know peers, lanes or retries.
 """
 
 import ctypes
 import hashlib
-import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
-from pccl.dataplane.tensors.buffers import Buffers, Tensor, apart, fresh, tensor
-from pccl.dataplane.tensors.device import copy_back, host_copy, on_device
+from pccl.dataplane.tensors.buffers import Buffers, Tensor, apart, tensor
+from pccl.dataplane.tensors.device import Copies, Remote, on_device, remote
+from pccl.dataplane.tensors.pool import Pool
 from pccl.types import DataType
-
-HUGE_PAGE_BYTES = 2 * 1024 * 1024
-"""Stretches are whole pages of this length, which cost a five-hundredth of the faults of small ones."""
-
-KEPT_MAX = 4
-"""Stretches that are kept for the next call: input and result of two types of elements, or of two calls at a time."""
 
 QUICK_BYTES = 256 * 1024
 """To copy so much takes some ten microseconds, less than to wake a thread for it."""
-
-
-class Pool:
-    """Stretches that are not in use. Used by any thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._free: list[Tensor] = []
-
-    def take(self, nbytes: int) -> Tensor:
-        """The smallest kept stretch that is long enough, else a new one."""
-        with self._lock:
-            fitting = [stretch for stretch in self._free if stretch.nbytes >= nbytes]
-            if fitting:
-                found = min(fitting, key=lambda stretch: stretch.nbytes)
-                self._free.remove(found)
-                return found
-        return fresh(max(1, -(-nbytes // HUGE_PAGE_BYTES)) * HUGE_PAGE_BYTES, DataType.UINT8)
-
-    def give(self, stretch: Tensor) -> None:
-        """Keep it for the next call; the smallest goes when there are too many."""
-        with self._lock:
-            self._free.append(stretch)
-            if len(self._free) > KEPT_MAX:
-                self._free.remove(min(self._free, key=lambda each: each.nbytes))
 
 
 class Share(Struct, frozen=True):
@@ -70,44 +38,52 @@ class _Place(Struct, frozen=True):
 
 
 class Gathered:
-    """Tensors whose elements were gathered, until the result is delivered or given up."""
+    """Tensors whose elements were gathered, until the result is delivered or given up. What lies on a device is
+    gathered by `stage`."""
 
     def __init__(self, arrays: Sequence[Any], what: str, pool: Pool) -> None:
         self._pool = pool
         self._stretches: list[Tensor] = []
         self._places: list[_Place] = []
-        self._tensors, self._copies_back = _on_host(arrays, what)
+        self._inputs: list[tuple[Remote, int]] = []
+        self._outputs: list[tuple[Remote, int]] = []
+        self._tensors = [_described(array, f"{what}[{number}]") for number, array in enumerate(arrays)]
         """Kept, and with them their memory."""
         apart(self._tensors, what)
-        by_type: dict[DataType, list[Tensor]] = {}
+        by_type: dict[DataType, list[Tensor | Remote]] = {}
         for each in self._tensors:
             by_type.setdefault(each.dtype, []).append(each)
         self.shares = [self._gather(dtype, by_type[dtype]) for dtype in sorted(by_type)]
+        inputs, self._copies_back = Copies(self._inputs), Copies(self._outputs)
+        self.stage: Callable[[], object] | None = inputs.out if inputs else None
 
     @property
     def quick(self) -> bool:
         """`deliver` takes no time to speak of."""
         return not self._copies_back and sum(each.nbytes for each in self._tensors) <= QUICK_BYTES
 
-    def _gather(self, dtype: DataType, tensors: list[Tensor]) -> Share:
+    def _gather(self, dtype: DataType, tensors: list[Tensor | Remote]) -> Share:
         nbytes = sum(each.nbytes for each in tensors)
         source, target = self._pool.take(nbytes), self._pool.take(nbytes)
         self._stretches += (source, target)
         offset = 0
         for each in tensors:
-            ctypes.memmove(source.address + offset, each.address, each.nbytes)
-            self._places.append(_Place(each.address, target.address + offset, each.nbytes))
+            if isinstance(each, Remote):
+                self._inputs.append((each, source.address + offset))
+                self._outputs.append((each, target.address + offset))
+            else:
+                ctypes.memmove(source.address + offset, each.address, each.nbytes)
+                self._places.append(_Place(each.address, target.address + offset, each.nbytes))
             offset += each.nbytes
-        count = nbytes // dtype.itemsize
+        count, homes = nbytes // dtype.itemsize, tuple(each.extent for each in tensors)
         send, recv = (Tensor(stretch.address, count, dtype, stretch) for stretch in (source, target))
-        return Share(dtype, _layout([each.count for each in tensors]), Buffers(send, recv))
+        return Share(dtype, _layout([each.count for each in tensors]), Buffers(send, recv, writes=homes))
 
     def deliver(self) -> None:
         """The result stands: into the tensors with it."""
+        self._copies_back.back()
         for place in self._places:
             ctypes.memmove(place.home, place.result, place.nbytes)
-        for copy in self._copies_back:
-            copy()
 
     def release(self) -> None:
         """The memory is for the next call now; nothing may run on it any more."""
@@ -115,17 +91,8 @@ class Gathered:
             self._pool.give(self._stretches.pop())
 
 
-def _on_host(arrays: Sequence[Any], what: str) -> tuple[list[Tensor], list[Callable[[], object]]]:
-    """The tensors, those of devices as copies on the CPU, and how each copy gets back."""
-    tensors: list[Tensor] = []
-    copies_back: list[Callable[[], object]] = []
-    for number, array in enumerate(arrays):
-        host, named = array, f"{what}[{number}]"
-        if on_device(array):
-            host = host_copy(array, named)
-            copies_back.append(partial(copy_back, array, host))
-        tensors.append(tensor(host, named, writable=True))
-    return tensors, copies_back
+def _described(array: Any, what: str) -> Tensor | Remote:
+    return remote(array, what, written=True) if on_device(array) else tensor(array, what, writable=True)
 
 
 def _layout(counts: list[int]) -> str:

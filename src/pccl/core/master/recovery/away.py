@@ -8,6 +8,7 @@ docs/recovery.md, "Broken connection" and "Who is waited for".
 
 from msgspec import Struct
 
+from pccl.core.effects.both import Note
 from pccl.core.fields import KickKind
 from pccl.core.master.collectives import Collectives
 from pccl.core.master.links import Links
@@ -34,7 +35,7 @@ class Absent(Struct, eq=False):
 
 
 class Away(Part):
-    """Who is on the roster without a connection."""
+    """Members on the roster without a connection."""
 
     def __init__(self, common: Common, links: Links, collectives: Collectives) -> None:
         super().__init__(common)
@@ -67,7 +68,8 @@ class Away(Part):
             member.enter(MemberStage.ACCEPTED)
         self.move(member, connection, resume.dial, ended=away is not None, now=now)
         how = "" if away is None else f" after {now - away.since:.1f} s ({away.cause})"
-        self._outbox.note(f"{short(member.peer)} is back{how}, and lacked {len(lacking)} messages")
+        sentence = f"{short(member.peer)} is back{how}, and lacked {len(lacking)} messages"
+        self._outbox.note(Note(sentence, "back", peer=member.peer, seconds=None if away is None else now - away.since))
         return True
 
     def resumed(self, member: Member) -> Resumed:
@@ -80,7 +82,7 @@ class Away(Part):
         before, member.dial = member.connection, dial
         self._roster.rebind(member, connection)
         member.pulse.begin_again(now)
-        self._collectives.forgive(member.peer)
+        self._collectives.forget_refusal(member.peer)
         member.repeats_report = True
         if ended:
             self._outbox.close(before)
@@ -99,7 +101,7 @@ class Away(Part):
         for away in self._away.values():
             if not away.noted and now >= away.since + NOTED_AFTER_S and away not in overdue:
                 away.noted = True
-                self._outbox.note(self._explain(away))
+                self._outbox.note(Note(self._explain(away), "away", warns=True, peer=away.member.peer))
         for away in overdue:
             self._outbox.close(away.member.connection)
         if overdue:
@@ -123,7 +125,10 @@ class Away(Part):
 
     def waits(self) -> list[Wait]:
         """The master waits for members that are away; looking at that now and then shows if it stood still."""
-        return [Wait((), self._explain(away), away.since) for away in self._away.values()]
+        return [
+            Wait((), self._explain(away), away.since, "", (peer,), until=self._deadline(away))
+            for peer, away in self._away.items()
+        ]
 
     def _explain(self, away: Absent) -> str:
         patience_s = self._deadline(away) - away.since

@@ -69,9 +69,10 @@ class Gathering(Part, Staged[GatheringStage]):
             self._since = now
             self._admission.suspend(now)
 
-    def reports_again(self, other: Member, resume: Resume, connection: int, now: float) -> bool:
-        """A peer that is here already comes with another connection. True if its report stands: what happened since
-        it sends later. One that is incomplete, or older than another master that the peer had since, does not."""
+    def reconnect(self, other: Member, resume: Resume, connection: int, now: float) -> bool:
+        """A peer that is here already comes with another connection. True if its report stands: the peer sends later
+        what happened since. A report that is incomplete, or older than another master that the peer had since, is
+        dropped together with its member, and the peer reports from the start."""
         returned = self._returned.get(other.peer)
         if returned is None or not returned.complete or other.came_from != (resume.master, resume.received):
             self._outbox.close(other.connection)
@@ -93,8 +94,9 @@ class Gathering(Part, Staged[GatheringStage]):
             case _:
                 raise Violation(f"sent {type(message).__name__} before it was taken back")
 
-    def keeps(self, member: Member, cause: str) -> bool:
-        """The connection of a peer that came back has ended. A complete report stands: the peer will dial again."""
+    def disconnect(self, member: Member, cause: str) -> bool:
+        """The connection of a peer that came back has ended. True if its report is complete: it stands, and the peer
+        will dial again."""
         returned = self._returned.get(member.peer)
         if returned is None or not returned.complete:
             return False
@@ -171,7 +173,9 @@ class Gathering(Part, Staged[GatheringStage]):
         """The peers that came back, and the candidates."""
         if self.stage is GatheringStage.IDLE:
             return []
-        return [Wait((*self._returned, *self._roster.candidates), self._explain(), self._since)]
+        missing = () if self._census is None else tuple(self._census.missing)
+        waiting = (*self._returned, *self._roster.candidates)
+        return [Wait(waiting, self._explain(), self._since, "", missing, until=self._goes_on_at())]
 
     def _explain(self) -> str:
         census = self._census

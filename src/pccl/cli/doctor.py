@@ -1,0 +1,131 @@
+"""`pccl doctor`: what would keep a peer on this machine from joining, and the fix. It never joins.
+
+Owns the order of the checks, and those that need a master. A fault is named once: what cannot be found out because of
+it is left out.
+"""
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator
+from typing import TextIO
+
+from pccl.cli import machine_checks
+from pccl.cli.ask import REMEDY
+from pccl.cli.exits import Exit
+from pccl.config import Address, PeerConfig, Places, find_master
+from pccl.core.messages.observers import AskProbe, AskStatus, Probed
+from pccl.core.status import Status
+from pccl.environment import look_up
+from pccl.errors import UsageError
+from pccl.net.observing import Unreachable, ask, resolve
+from pccl.net.probing import ProbedPort
+from pccl.net.sockets import in_words
+from pccl.release import release
+from pccl.views.doctor import FAIL, OK, WARN, Finding, facts, lines
+from pccl.views.status import health
+
+RESOLVE_S, ANSWER_S, PROBE_S = 3.0, 4.0, 6.0
+"""For each question; a doctor has an answer within ten seconds. The master itself dials for four."""
+
+CLOCK_S = 60.0
+"""Clocks that differ by more make logs of two machines hard to compare, and tokens end too early."""
+
+
+def examine(address: str | None, as_json: bool, out: TextIO) -> int:
+    """Look at everything and print what was found; the exit status says how bad it is."""
+    given = address or look_up("PCCL_MASTER")
+    findings = [*machine_checks.installation(), *machine_checks.variables(), machine_checks.buffers()]
+    try:
+        config = PeerConfig.resolve(given or "localhost", 0, 0, Places(), {})
+        findings.append(machine_checks.descriptors(config))
+        findings += asyncio.run(_all(config, find_master(given) if given else None))
+    except UsageError as error:
+        findings.append(Finding("settings", FAIL, str(error), "correct this setting"))
+    settings = machine_checks.settings(address)
+    if as_json:
+        print(json.dumps(facts(findings, settings)), file=out)
+    else:
+        print("\n".join(lines(findings, settings)), file=out)
+    if any(each.check == "master" and each.level == FAIL for each in findings):
+        return Exit.UNREACHABLE
+    return Exit.BROKE if any(each.level == FAIL for each in findings) else Exit.DONE
+
+
+async def _all(config: PeerConfig, master: Address | None) -> list[Finding]:
+    return [finding async for finding in _network(config, master)]
+
+
+async def _network(config: PeerConfig, master: Address | None) -> AsyncIterator[Finding]:
+    """The port of this peer, the master, and how the one sees the other."""
+    port = ProbedPort(nonce := secrets.token_hex(8))
+    number = 0
+    try:
+        number = port.open(config.listen.host, config.listen.port)
+        yield Finding("listen", OK, f"port {number} can be opened{'' if config.listen.port else ' (the kernel chose)'}")
+    except OSError as error:
+        fix = "another process has it: give this peer another port (PCCL_LISTEN), or leave that to the kernel"
+        yield Finding("listen", FAIL, f"cannot listen on {config.listen} (PCCL_LISTEN): {in_words(error)}", fix)
+    try:
+        if master is None:
+            fix = "pass ADDRESS, or set PCCL_MASTER"
+            yield Finding("master", WARN, "no address is given, so no master was asked", fix)
+            return
+        async for finding in _ask(master):
+            yield finding
+            if finding.level == FAIL:
+                return
+        if number:
+            yield await _probe(config, master, number, nonce)
+    finally:
+        port.close()
+
+
+async def _ask(master: Address) -> AsyncIterator[Finding]:
+    try:
+        found = await resolve(master, RESOLVE_S)
+        yield Finding("name", OK, f"{master.host} is {', '.join(found)}")
+        began = time.time()
+        status = await ask(master, AskStatus(), ANSWER_S)
+        if not isinstance(status, Status):
+            raise Unreachable("protocol", f"it answered with {type(status).__name__}")
+    except Unreachable as error:
+        yield Finding("master", FAIL, f"no master at {master}: {error}", REMEDY[error.phase])
+        return
+    took = time.time() - began
+    yield Finding("master", OK, f"{master} answers in {took * 1e3:.0f} ms: run {status.run}, {health(status)}")
+    if status.release != release():
+        yield Finding(
+            "releases", WARN, f"the master has pccl {status.release}, here is {release()}", "install the same"
+        )
+    yield Finding("seen as", OK, f"the master sees this machine as {status.seen}")
+    apart = began + took / 2 - status.unix_s
+    if abs(apart) > CLOCK_S:
+        ahead = "ahead of" if apart > 0 else "behind"
+        yield Finding(
+            "clock", WARN, f"this clock is {abs(apart):.0f} s {ahead} the master's", "run NTP on both machines"
+        )
+    else:
+        yield Finding("clock", OK, f"{abs(apart):.1f} s from the master's")
+
+
+async def _probe(config: PeerConfig, master: Address, port: int, nonce: str) -> Finding:
+    """Let the master dial us as a neighbour would."""
+    announced, chosen = config.announce, config.announce.port or port
+    try:
+        answer = await ask(master, AskProbe(announced.host, chosen, nonce), PROBE_S)
+    except Unreachable as error:
+        return Finding("dial back", WARN, f"the master was asked to dial this machine, and: {error}", "try again")
+    assert isinstance(answer, Probed), "the only other answer"
+    where = Address(answer.host, chosen)
+    if not answer.cause:
+        return Finding("dial back", OK, f"others can dial this machine at {where} ({answer.seconds * 1e3:.0f} ms)")
+    what = f"the master cannot dial this machine at {where}: {answer.cause}"
+    if announced.host or announced.port:
+        return Finding(
+            "dial back", FAIL, what, "set PCCL_ANNOUNCE to an address that others can dial, or leave it unset"
+        )
+    fix = f"open TCP port {port} in the firewall (PCCL_LISTEN fixes it), or set PCCL_ANNOUNCE to where it is forwarded"
+    # Without an open port a peer still works as long as its neighbours can be dialled.
+    return Finding("dial back", FAIL if config.listen.port else WARN, what, fix)
