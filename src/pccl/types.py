@@ -19,7 +19,8 @@ def short(peer: PeerId) -> str:
 
 TAG_MAX = 2**63 - 1
 """The largest tag of a user. A call over several types of elements is several collectives, one for each type: the
-first has the tag of the call, the others, at most eleven, have numbers above all tags of users."""
+first has the tag of the call, the others, at most twelve with the one that gathers, have numbers above all tags of
+users."""
 
 _PARTS_FROM = TAG_MAX + 1
 _FOLDED = 1 << 62
@@ -244,6 +245,11 @@ class ReduceInfo(NamedTuple):
     """From the call to its end, votes and waiting included."""
     attempts: int = 1
     """How often it was tried; more than once only with `retry`."""
+    pending: bool = False
+    """Candidates waited to be admitted when it started. The same on all its peers, so that all can call
+    `update_topology` without a vote on whether to."""
+    gathered: tuple[Any, ...] = ()
+    """What each of `peers` brought as `gather` of `all_reduce_many`, in their order."""
 
     @property
     def world_size(self) -> int:

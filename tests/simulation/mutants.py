@@ -10,7 +10,7 @@ from unittest.mock import PropertyMock, patch
 
 from msgspec import Struct
 
-from pccl.core.effects.peer_effects import Failure, FailureKind, SendMaster
+from pccl.core.effects.peer_effects import Committed, Failure, FailureKind, SendMaster
 from pccl.core.master.admission import Admission
 from pccl.core.master.arrivals import Arrivals
 from pccl.core.master.collectives import Collectives
@@ -31,6 +31,7 @@ from pccl.core.master.visits import Visits
 from pccl.core.messages.report import TransferReport
 from pccl.core.messages.to_peer import RefusedSync, Resumed
 from pccl.core.names import Names
+from pccl.core.peer import collectives as runs
 from pccl.core.peer.calls import Calls
 from pccl.core.peer.links import LinkEnd
 from pccl.core.peer.links import Links as PeerLinks
@@ -409,6 +410,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("who has no link left is dead", Away, "_deadline", lambda self, away: away.since + 1e6),
     ),
     "look for a master for ever": (Mutant("calls end when none comes", Masters, "over", lambda self, now: False),),
+    "each its own candidates": (Mutant("one for all", runs, "Committed", lambda *a: Committed(*a[:4], id(a) % 3 > 0)),),
     "count observers": (Mutant("an observer changes nothing", Observers, "answer", _count_observers),),
     "call nobody by its name": (Mutant("sentences have names", Names, "spell", lambda self, sentence: sentence),),
     "say nothing": (Mutant("every wait has words", Master, "explain", lambda self: ()),),

@@ -4,17 +4,18 @@ Owns their checks. Must not know communicators, or how an order is carried out.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from pccl.api.feedback import ErrorFeedback
 from pccl.api.transaction import Order, Part
+from pccl.api.work import rows_of
 from pccl.arguments import of_kind
-from pccl.codec import Codec
+from pccl.codec import SOURCES, Codec
 from pccl.compat.descriptors import ReduceOpDescriptor, codec_of
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.tensors.buffers import Buffers, Tensor
@@ -22,7 +23,7 @@ from pccl.dataplane.tensors.device import Operands
 from pccl.dataplane.tensors.pool import Pool
 from pccl.dataplane.tensors.staging import Gathered
 from pccl.errors import UsageError
-from pccl.types import TAG_MAX, CollectiveKind, PeerId, ReduceInfo, ReduceOp, Result, part_tag
+from pccl.types import TAG_MAX, CollectiveKind, DataType, PeerId, ReduceInfo, ReduceOp, Result, part_tag
 
 
 class NamedOp(Protocol):
@@ -77,7 +78,8 @@ class Options(Struct, frozen=True):
 
         def keep() -> None:
             for part in parts:
-                feedback.keep(part.tag)
+                if part.lend is not None:
+                    feedback.keep(part.tag)
             if deliver is not None:
                 deliver()
 
@@ -106,17 +108,39 @@ def of_tensor(call: str, tag: int, op: ReduceOp, tensors: Operands, options: Opt
 
 
 def of_many(call: str, tag: int, op: ReduceOp, gathered: Gathered, options: Options) -> Order:
-    """Many tensors, one collective for each type of element."""
+    """Many tensors, one collective for each type of element. A codec is for the floats among them."""
+    exact = Options(options.retry)
+    coded = any(share.dtype in SOURCES for share in gathered.shares)
     try:
         _check_tag(call, tag)
         parts = []
         for number, share in enumerate(gathered.shares):
             spec = CollectiveSpec(share.buffers.send.count, share.dtype, op, layout=share.layout)
-            parts.append(options.part(call, part_tag(tag, number), spec, share.buffers))
+            chosen = exact if coded and share.dtype not in SOURCES else options
+            parts.append(chosen.part(call, part_tag(tag, number), spec, share.buffers))
     except UsageError:
         gathered.release()
         raise
     return dataclasses.replace(options.order(call, tag, parts, gathered), deliver_at_once=gathered.quick)
+
+
+def with_gather(order: Order, given: Any, tensors: Operands) -> Order:
+    """The same, and with it, in the same transaction, one tensor of each peer for all of them."""
+    spec = spec_of(CollectiveKind.ALL_GATHER, tensors.buffers.send, ReduceOp.SUM)
+    part = Part(part_tag(order.tag, len(DataType)), spec, tensors.buffers)
+    order = dataclasses.replace(
+        order, stage=_each(order.stage, tensors.stage), release=_each(order.release, tensors.release)
+    )
+    first = order.parts[0]
+    # A peer that gathers nothing would let this one wait for ever: now the first part shows both that they differ.
+    first.spec = replace(first.spec, layout=f"gather{first.spec.layout[6:]}")
+    return dataclasses.replace(order, parts=[*order.parts, part], rows=partial(rows_of, part, given))
+
+
+def _each(*actions: Callable[[], object] | None) -> Callable[[], object] | None:
+    """One that does all of these; None if there are none."""
+    there = [each for each in actions if each is not None]
+    return (lambda: [each() for each in there]) if there else None
 
 
 def spec_of(kind: CollectiveKind, given: Tensor, op: ReduceOp, root: str = "") -> CollectiveSpec:

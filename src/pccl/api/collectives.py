@@ -7,7 +7,7 @@ comes to its end.
 from collections.abc import Sequence
 from typing import Any, Literal, overload
 
-from pccl.api.calls import Op, Quantize, of_many, of_other, of_tensor, operation, options_of, spec_of
+from pccl.api.calls import Op, Quantize, of_many, of_other, of_tensor, operation, options_of, spec_of, with_gather
 from pccl.api.connected import Connected
 from pccl.api.transaction import Order
 from pccl.api.work import Shares, ShareWork, Timeout, Work, limit_of, root_of
@@ -100,6 +100,7 @@ class Collectives(Connected):
         op: Op = ...,
         tag: int = ...,
         quantize: Quantize | None = ...,
+        gather: Any = ...,
         retry: bool = ...,
         async_op: Literal[False] = ...,
         timeout: Timeout | None = ...,
@@ -113,6 +114,7 @@ class Collectives(Connected):
         op: Op = ...,
         tag: int = ...,
         quantize: Quantize | None = ...,
+        gather: Any = ...,
         retry: bool = ...,
         async_op: Literal[True],
     ) -> Work: ...
@@ -124,6 +126,7 @@ class Collectives(Connected):
         op: Op = ReduceOp.SUM,
         tag: int = 0,
         quantize: Quantize | None = None,
+        gather: Any = None,
         retry: bool = False,
         async_op: bool = False,
         timeout: Timeout | None = None,
@@ -134,16 +137,21 @@ class Collectives(Connected):
         and when all are committed the result is copied back. So no tensor is touched before the result stands, and all
         inputs are intact when it raises. The price: two copies, and memory of twice the tensors' length, which is kept
         for the next call. Peers must pass tensors of the same lengths and types in the same order. `quantize` is as in
-        `all_reduce`, and then all tensors must be floats."""
+        `all_reduce`, for the floats among them: integers beside them travel exactly.
+
+        `gather` is one more tensor, of which all get each peer's, exactly and as part of the same transaction: weights,
+        counts, digests. `ReduceInfo.gathered` has them in the order of `peers`."""
         call = "all_reduce_many"
         options, limit_s = options_of(call, retry=retry, quantize=quantize), limit_of(call, timeout, async_op)
         membership, arrays, reduce_op = self._connected(call), list(tensors), operation(op, call)
         if not arrays:
             raise UsageError(f"{call}: there is no tensor to reduce", Result.INVALID_ARGUMENT)
-        if len(arrays) == 1:
+        if len(arrays) == 1 and gather is None:
             order = of_tensor(call, tag, reduce_op, operands(arrays[0], arrays[0], call, self._staging), options)
         else:
             order = of_many(call, tag, reduce_op, Gathered(arrays, f"{call}: tensors", self._staging), options)
+        if gather is not None:
+            order = with_gather(order, gather, contribution(gather, f"{call}: gather", self._staging))
         work = Work(membership.launch(order), self)
         return work if async_op else work.within(limit_s).wait()
 

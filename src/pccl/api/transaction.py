@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from pccl.api.retries import Retry
 from pccl.core.effects.peer_effects import Answer, Committed, Failure, FailureKind
@@ -61,6 +61,8 @@ class Order:
     """Copies the result to where it belongs; None when it is there already."""
     deliver_at_once: bool = False
     """It takes less time than to wake another thread for it."""
+    rows: Callable[[tuple[PeerId, ...]], tuple[Any, ...]] | None = None
+    """What each of these peers brought to the part that gathers, if there is one."""
     release: Callable[[], object] | None = None
     """Frees what was needed for it; called once, at the end."""
 
@@ -143,7 +145,8 @@ class Transaction:
         ring = peers.ring if peers is not None else ()
         size = len(ring) or self._membership.group_size
         seconds = time.monotonic() - self._began_at
-        return ReduceInfo(size, self._sent_bytes, self._received_bytes, ring, seconds, self._attempts)
+        pending = peers is not None and peers.pending
+        return ReduceInfo(size, self._sent_bytes, self._received_bytes, ring, seconds, self._attempts, pending)
 
     def expire(self, timeout_s: float) -> None:
         """The time that its caller gave it to start is over. What has not started ends: `outcome` follows soon."""
@@ -239,7 +242,8 @@ class Transaction:
             self._redo(stale, latest)
             return
         self._deliver(count_peers(len(latest.ring)))
-        self._end(self.info(latest))
+        rows = () if self.order.rows is None else self.order.rows(latest.ring)
+        self._end(self.info(latest)._replace(gathered=rows))
 
     def _deliver(self, peers: str) -> None:
         if self.order.deliver is None:

@@ -13,7 +13,8 @@ from concurrent.futures import wait
 from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
-from pccl.api.transaction import Transaction
+from pccl.api.transaction import Part, Transaction
+from pccl.core.effects.peer_effects import Committed
 from pccl.dataplane.ring.segments import chunk
 from pccl.dataplane.tensors.buffers import Tensor
 from pccl.dataplane.tensors.device import Copies, on_device, remote
@@ -138,6 +139,18 @@ class ShareWork(Work):
             return Shares(_like(self._given, output, shape), range(size * spec.count), info)
         span = chunk(spec.count, size, info.peers.index(self._me))
         return Shares(_like(self._given, output, (len(span),)), span, info)
+
+
+def rows_of(part: Part, given: Any, peers: Sequence[PeerId]) -> tuple[Any, ...]:
+    """What each of these peers brought to an all-gather that is committed, like what was given here."""
+    assert part.output is not None, "it was committed"
+    assert isinstance(part.answer, Committed), "so it has a ring"
+    ring, shape = part.answer.ring, getattr(given, "shape", (part.spec.count,))
+    table = _like(given, part.output, (len(ring), *shape))
+    if isinstance(table, memoryview):
+        length = part.spec.count * part.spec.dtype.itemsize
+        return tuple(table[ring.index(peer) * length :][:length] for peer in peers)
+    return tuple(table[ring.index(peer)] for peer in peers)
 
 
 def _like(given: Any, result: Tensor, shape: Sequence[int]) -> Any:

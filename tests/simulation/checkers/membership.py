@@ -152,7 +152,7 @@ class VisitorsStayOutside(Checker):
         visitors = {each.peer for each in self.ledger.known.values() if each.visits}
         if isinstance(message, Topology) and visitors.intersection(map(PeerId, message.ring)):
             raise self.fail(f"epoch {message.epoch} has a visitor in its ring")
-        if isinstance(message, PendingAnswer) and message.pending and not self.ledger.reunited:
+        if isinstance(message, PendingAnswer | Start) and message.pending and not self.ledger.reunited:
             outside = [each for each in self.ledger.known.values() if each.topology is None]
             if all(each.visits for each in outside):
                 raise self.fail(f"{known.peer[:8]} is told that somebody waits, but there are visitors only")

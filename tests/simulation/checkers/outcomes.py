@@ -23,6 +23,8 @@ class OneOutcome(Checker):
         self._answers: dict[int, dict[str, list[PeerHost]]] = {}
         """How callers were answered, by attempt, and who."""
         self._attempt_of: dict[tuple[str, int], int] = {}
+        self._pending: dict[int, bool] = {}
+        """Whether candidates wait, as the callers of a committed attempt were told."""
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if not isinstance(message, Outcome):
@@ -49,6 +51,8 @@ class OneOutcome(Checker):
         if isinstance(answer, Committed):
             if attempt != answer.attempt:
                 raise self.fail(f"{host.name} commits attempt {answer.attempt} but ran {attempt}")
+            if self._pending.setdefault(answer.attempt, answer.pending) != answer.pending:
+                raise self.fail(f"{host.name} is told otherwise than others of attempt {attempt} whether a peer waits")
             self._answered(attempt, "committed", host)
         elif isinstance(answer, Failure) and answer.kind is FailureKind.ABORTED and attempt is not None:
             self._answered(attempt, "aborted", host)

@@ -67,6 +67,8 @@ class Committed(Struct, frozen=True):
     ring: tuple[PeerId, ...]
     last: PeerId = PeerId("")
     """The peer that voted last: the others waited for it."""
+    pending: bool = False
+    """Candidates waited to be admitted when it started: the same for all who took part."""
 
 
 class InSync(Struct, frozen=True):

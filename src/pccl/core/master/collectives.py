@@ -256,7 +256,8 @@ class Collectives(Part):
             (collective.tag, collective.attempt, self._roster.epoch),
             next(reversed(collective.ballot.votes)),
         )
-        self._outbox.send(collective.ring, Start(*attempt, lanes, segments, parcels, last))
+        pending = bool(self._roster.candidates)
+        self._outbox.send(collective.ring, Start(*attempt, lanes, segments, parcels, last, pending))
 
     def _abort(self, collective: Collective, reason: str, now: float) -> None:
         collective.reason = reason

@@ -96,6 +96,9 @@ class Start(Struct, frozen=True, tag=True):
     """By rank, the number of each peer's parcel. Far more than the peers of a group that exchanges directly."""
     last: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]*\Z")] = ""
     """The peer whose vote was the last: the others waited for it."""
+    pending: bool = False
+    """Candidates wait to be admitted. Here and not in `Outcome`: what is committed was started at all its participants
+    by one master, while two masters may tell an outcome, one before the candidates were there and one after."""
 
 
 class Abort(Struct, frozen=True, tag=True):

@@ -75,6 +75,8 @@ class Attempt(Staged[AttemptStage]):
         """None of an exchange."""
         self.last = ""
         """The peer that voted last."""
+        self.pending = False
+        """Candidates waited when it was started."""
         self.cause = ""
         """Why our part ended without a result; empty as long as it has not."""
 
@@ -196,6 +198,7 @@ class Collectives:
                     raise Violation(f"tag {attempt.tag} was started without its root in the ring")
                 attempt.number, attempt.epoch, attempt.ring, attempt.lanes = message.attempt, epoch, ring, message.lanes
                 attempt.last = message.last
+                attempt.pending = message.pending
                 if attempt.parcel:
                     self._unused = self._unused + 1 if message.lanes else 0
                 if message.lanes:
@@ -260,7 +263,8 @@ class Collectives:
         if not only_voted and (attempt.stage is not AttemptStage.REPORTED or attempt.number != outcome.attempt):
             raise Violation(f"an outcome for tag {attempt.tag} attempt {outcome.attempt}, which has not been reported")
         if outcome.committed:
-            self._end(attempt, Committed(attempt.number, attempt.epoch, attempt.ring, PeerId(attempt.last)))
+            committed = Committed(attempt.number, attempt.epoch, attempt.ring, PeerId(attempt.last), attempt.pending)
+            self._end(attempt, committed)
             return
         reason = (
             f"collective {tag_name(attempt.tag)} was aborted: {outcome.reason}. Its input is as it was and the group "

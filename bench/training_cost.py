@@ -1,0 +1,71 @@
+"""What training costs beside the network: a step between boundaries, and an outer step beside one pass over its memory.
+
+    python bench/training_cost.py [--millions 20]
+
+One JSON line. The pass reads θ, v and Δ and writes θ, v and the model, once, in the same chunks.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from pathlib import Path
+
+sys.path[:0] = [str(Path(__file__).parents[1] / "src")]
+
+import torch  # noqa: E402
+
+from pccl import MasterNode  # noqa: E402
+from pccl.training import DiLoCo  # noqa: E402
+from pccl.training.outer import CHUNK, Fragment  # noqa: E402
+
+
+def timed(action, times=7):
+    taken = []
+    for _ in range(times):
+        began = time.perf_counter()
+        action()
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken)
+
+
+def one_pass(theta, momentum, delta, model):
+    """The least that must move."""
+    for t, v, d, m in zip(*(torch.split(each, CHUNK) for each in (theta, momentum, delta, model)), strict=True):
+        v.add_(d)
+        t.sub_(v)
+        m.copy_(t)
+
+
+def step_us():
+    """Of `step_done` where nothing is due."""
+    model = torch.nn.Linear(2, 2)
+    with MasterNode("127.0.0.1:0") as master:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with DiLoCo(f"127.0.0.1:{master.port}", model, optimizer, sync_every=10**6) as run:
+            began = time.perf_counter()
+            for _ in range(10_000):
+                run.step_done()
+            return (time.perf_counter() - began) * 100
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--millions", type=int, default=20)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    parameter = torch.nn.Parameter(torch.randn(arguments.millions * 10**6))
+    fragment = Fragment([("weight", parameter)], 1, False)
+    delta = fragment.deltas[0]
+    delta.normal_()
+    least = timed(lambda: one_pass(fragment.theta, fragment.momentum, delta, parameter.detach()))
+    outer = timed(lambda: (fragment.step(delta, 1.0, 0.7, 0.9), fragment.write()))
+    measure = timed(lambda: fragment.measure(delta))
+    facts = {"pass_s": least, "outer_s": outer, "ratio": outer / least, "measure_s": measure, "step_us": step_us()}
+    rounded = {key: round(value, 4) for key, value in facts.items()}
+    print(json.dumps({"bench": "training cost", "millions": arguments.millions, **rounded}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""Checkpoints of a run: whole files, written beside the training, and the newest found again.
+
+Owns the files. Each is plain tensors and numbers, which `torch.load(weights_only=True)` reads. Must not know what is in
+them.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import torch
+
+log = logging.getLogger("pccl.training")
+
+NAME = "round-{:09d}.pt"
+PATTERN = "round-*.pt"
+
+KEEP = 3
+"""Files that stay: the newest may be of a moment that is regretted, and the one before it too."""
+
+
+class Saver:
+    """Writes checkpoints into a folder, one at a time, in a thread of its own."""
+
+    def __init__(self, folder: str | os.PathLike[str], every: int, keep: int) -> None:
+        self._folder, self.every, self._keep = Path(folder), every, keep
+        self._thread: threading.Thread | None = None
+        self._failed: OSError | None = None
+
+    def save(self, round: int, state: dict[str, Any]) -> None:
+        """Write this; the state is ours. While the last one is being written it is left out."""
+        if self._thread is not None and self._thread.is_alive():
+            log.warning("the checkpoint of round %d is left out: the last one is still being written", round)
+            return
+        self._thread = threading.Thread(target=self._write, args=(round, state), name="pccl-checkpoint")
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait until what was begun is written. Raises why it was not."""
+        if self._thread is not None:
+            self._thread.join()
+        failed, self._failed = self._failed, None
+        if failed is not None:
+            raise failed
+
+    def _write(self, round: int, state: dict[str, Any]) -> None:
+        try:
+            write(self._folder / NAME.format(round), state)
+            for old in found(self._folder)[self._keep :]:
+                with contextlib.suppress(FileNotFoundError):  # Another peer of this machine removed it.
+                    old.unlink()
+        except OSError as error:
+            log.error("the checkpoint of round %d could not be written to %s: %s", round, self._folder, error)
+            self._failed = error
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    """All of it or nothing, also when the machine stops in the middle."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        with beside.open("wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def found(folder: Path) -> list[Path]:
+    """Checkpoints in a folder, the newest first."""
+    return sorted(folder.glob(PATTERN), reverse=True)
+
+
+def newest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
+    """The newest checkpoint that can be read; None if there is none."""
+    for path in found(Path(folder)):
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+        except Exception as error:  # Torch raises whatever its parts do, and all of it means: not this one.
+            log.error("%s cannot be read (%s): the one before it is tried", path, error)
+            continue
+        if isinstance(state, dict):
+            return state
+    return None

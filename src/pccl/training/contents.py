@@ -1,0 +1,223 @@
+"""What of a model and its optimizers takes part in a run: fragments, buffers, and what a newcomer is given.
+
+Owns the names, which must be the same on all peers, and the division into fragments. Must not know rounds or peers.
+"""
+
+import copy
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import xxhash
+from torch import nn, optim
+
+from pccl import SharedState, TensorInfo, UsageError
+from pccl.training.outer import Fragment
+from pccl.training.rows import Table
+from pccl.training.settings import Settings
+from pccl.training.state import make_state
+
+WRAPPERS = re.compile(r"(^|\.)(_orig_mod|module)(?=\.)")
+"""Of torch.compile and DistributedDataParallel: a wrapped model and a plain one share a run."""
+
+Named = list[tuple[str, torch.Tensor]]
+
+
+class Contents:
+    """A model and its optimizers."""
+
+    def __init__(self, model: nn.Module, optimizers: Sequence[optim.Optimizer], settings: Settings) -> None:
+        self._settings, self._optimizers = settings, optimizers
+        named: Named = [(plain_name(name), each) for name, each in model.named_parameters()]
+        for name, parameter in named:
+            if hasattr(parameter, "to_local"):
+                raise UsageError(f"training: parameter {name!r} must be a plain tensor, got a DTensor; pass the model")
+        trained: Named = [(name, each) for name, each in named if each.requires_grad]
+        if not trained:
+            raise UsageError("training: model must have a parameter that requires a gradient, got none")
+        self._frozen = [(name, each.detach()) for name, each in named if not each.requires_grad]
+        held = 2 if settings.overlap == "round" else 1
+        parts = split(trained, settings.fragments)
+        self.fragments = [Fragment(part, held, settings.eager) for part in parts]
+        self._names = {id(each): name for name, each in named}
+        self._buffers = [] if settings.buffers == "local" else _buffers(model)
+        self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        if settings.join == "holder":
+            for optimizer in optimizers:
+                make_state(optimizer)
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def attach(self, step_done: Callable[[], None]) -> None:
+        """Call this after each step of the last optimizer."""
+        self._hooks.append(self._optimizers[-1].register_step_post_hook(lambda *_: step_done()))
+
+    def detach(self) -> None:
+        """Call it no more."""
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    # ── what is shared ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def shared_state(self, revision: int, leases: torch.Tensor) -> SharedState:
+        """All that a newcomer must get. Settings are names of entries: a peer with others has other entries."""
+        infos = [TensorInfo.from_torch(torch.zeros(1), f"setting {name}={value}") for name, value in self._agreed()]
+        for fragment in self.fragments:
+            for name, place in zip(fragment.names, fragment.places, strict=True):
+                infos.append(TensorInfo.from_torch(fragment.theta[place], f"outer.{name}"))
+                infos.append(TensorInfo.from_torch(fragment.momentum[place], f"momentum.{name}"))
+        infos += [TensorInfo.from_torch(each, f"frozen.{name}") for name, each in self._frozen]
+        infos.append(TensorInfo.from_torch(leases, "leases"))
+        free: Named = [(f"buffer.{name}", each) for name, each in self._buffers]
+        if self._settings.join == "holder":
+            free += self._optimizer_tensors()
+        infos += [TensorInfo.from_torch(each, name, allow_content_inequality=True) for name, each in free]
+        state = SharedState(infos)
+        state.revision = revision
+        return state
+
+    def _agreed(self) -> Iterator[tuple[str, str]]:
+        yield from self._settings.shared.items()
+
+    def settings_here(self) -> str:
+        """In a sentence."""
+        return ", ".join(f"{name}={value}" for name, value in self._agreed())
+
+    def _optimizer_tensors(self) -> Named:
+        """Of the inner optimizers, which differ from peer to peer."""
+        found: Named = []
+        for number, optimizer in enumerate(self._optimizers):
+            for group in optimizer.param_groups:
+                for place, parameter in enumerate(group["params"]):
+                    name = self._names.get(id(parameter), str(place))
+                    state = sorted(optimizer.state[parameter].items())
+                    tensors = [(key, value) for key, value in state if isinstance(value, torch.Tensor)]
+                    found += [(f"optimizer {number}.{name}.{key}", value) for key, value in tensors]
+        return found
+
+    def take_over(self) -> None:
+        """The outer state came from others: the model follows."""
+        for fragment in self.fragments:
+            fragment.changed()
+            fragment.write()
+
+    def outer(self) -> dict[str, torch.Tensor]:
+        """Outer parameters by name, in the shapes of the model's."""
+        return {
+            name: fragment.theta[place].view(parameter.shape)
+            for fragment in self.fragments
+            for name, place, parameter in zip(fragment.names, fragment.places, fragment.parameters, strict=True)
+        }
+
+    def digest(self) -> str:
+        """Of the outer state of all fragments."""
+        found = xxhash.xxh3_128()
+        for fragment in self.fragments:
+            found.update(fragment.digest())
+        return found.hexdigest()
+
+    # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy, as plain tensors."""
+        return {
+            "outer": {name: each.clone() for name, each in self.outer().items()},
+            "momentum": {name: each.clone() for name, each in self._momentum().items()},
+            "frozen": {name: each.clone() for name, each in self._frozen},
+            "buffers": {name: each.detach().clone() for name, each in self._buffers},
+            "optimizers": [copy.deepcopy(each.state_dict()) for each in self._optimizers],
+        }
+
+    def _momentum(self) -> dict[str, torch.Tensor]:
+        return {
+            name: fragment.momentum[place]
+            for fragment in self.fragments
+            for name, place in zip(fragment.names, fragment.places, strict=True)
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises `UsageError` if it is of another model, before anything is changed."""
+        goals = {
+            "outer": self.outer(),
+            "momentum": self._momentum(),
+            "frozen": dict(self._frozen),
+            "buffers": dict(self._buffers),
+        }
+        for kind, mine in goals.items():
+            _fits(kind, mine, state.get(kind))
+        for kind, mine in goals.items():
+            for name, tensor in mine.items():
+                tensor.copy_(state[kind][name])
+        for optimizer, saved in zip(self._optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        self.take_over()
+
+    # ── buffers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def buffer_values(self) -> torch.Tensor:
+        """All of them, as they travel: few and exact, so they go with the row and not with the deltas."""
+        values = [each.detach().reshape(-1).to("cpu", torch.float64) for _, each in self._buffers]
+        return torch.cat(values) if values else torch.zeros(0, dtype=torch.float64)
+
+    @torch.no_grad()
+    def mean_buffers(self, table: Table, weights: Sequence[int]) -> None:
+        """Set them to the weighted mean, integers to the largest; in the order of peers, so that bits are equal."""
+        total = sum(weights)
+        if not total or not self._buffers:
+            return
+        used = [(extra, weight) for extra, weight in zip(table.extras, weights, strict=True) if weight]
+        mean = torch.zeros_like(used[0][0])
+        most = used[0][0]
+        for extra, weight in used:
+            mean = mean + extra * float(weight)
+            most = torch.maximum(most, extra)
+        mean, begin = mean / float(total), 0
+        for _, buffer in self._buffers:
+            chosen = mean if buffer.is_floating_point() else most
+            buffer.copy_(chosen[begin : begin + buffer.numel()].view(buffer.shape))
+            begin += buffer.numel()
+
+
+def _fits(kind: str, mine: dict[str, torch.Tensor], saved: Any) -> None:
+    shapes = {name: tuple(each.shape) for name, each in mine.items()}
+    theirs = {name: tuple(each.shape) for name, each in saved.items()} if isinstance(saved, dict) else None
+    if shapes != theirs:
+        other = next((name for name in shapes if theirs is None or theirs.get(name) != shapes[name]), None)
+        what = f"{other!r} of shape {shapes[other]}" if other is not None else "nothing else"
+        raise UsageError(f"load_state_dict: {kind} must hold {what}, as the model here does; load another checkpoint")
+
+
+def plain_name(name: str) -> str:
+    """Without the prefixes of wrappers."""
+    return WRAPPERS.sub(r"\1", name).replace("..", ".").lstrip(".")
+
+
+def _buffers(model: nn.Module) -> Named:
+    """Those that a checkpoint would have."""
+    kept = {plain_name(name) for name in model.state_dict(keep_vars=True)}
+    named = [(plain_name(name), buffer) for name, buffer in model.named_buffers()]
+    return [(name, buffer) for name, buffer in named if name in kept]
+
+
+_BLOCK = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")
+
+
+def split(named: Named, fragments: int) -> list[Named]:
+    """Blocks of layers by turns, so that each fragment has early and late ones; what is in no block, such as
+    embeddings, goes where least is. The same for all peers with the same names and sizes."""
+    parts: list[Named] = [[] for _ in range(fragments)]
+    loose: Named = []
+    for name, parameter in named:
+        block = _BLOCK.search(name)
+        if block is None:
+            loose.append((name, parameter))
+        else:
+            parts[int(block.group(1)) % fragments].append((name, parameter))
+    for entry in sorted(loose, key=lambda each: (-each[1].numel(), each[0])):
+        min(parts, key=lambda part: sum(each.numel() for _, each in part)).append(entry)
+    if not all(parts):
+        filled = sum(map(bool, parts))
+        raise UsageError(f"fragments must be at most {filled} for this model's blocks of layers, got {fragments}")
+    return parts

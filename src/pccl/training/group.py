@@ -1,0 +1,188 @@
+"""A run's place among its peers: joining, reductions with the rows of all, admission, and the way back after a kick.
+
+Owns the Communicator. Every answer that it passes on is the same on all peers of the group, so what is decided from
+them is decided alike. Must not know parameters, rounds or schedules.
+"""
+
+import contextlib
+import logging
+import threading
+from typing import NamedTuple
+
+import torch
+
+from pccl import (
+    Communicator,
+    ErrorFeedback,
+    MembershipLost,
+    PeerId,
+    ReduceInfo,
+    Refused,
+    SharedState,
+    SyncFailed,
+    TooFewPeers,
+    UsageError,
+    Work,
+)
+from pccl.training.rows import Row, Table
+from pccl.types import count_peers, short
+
+log = logging.getLogger("pccl.training")
+
+CONNECT_ATTEMPTS = 60
+"""A second each: as long as a master may take to start, or to come back on another machine."""
+
+RETURNS_MAX = 3
+"""In a row without a round in between. A peer that is put out more often has a cause that a person must hear of."""
+
+POLL_S = 0.25
+"""How often peers that are too few ask whether a candidate has come."""
+
+TOLD_EVERY_S = 10.0
+"""How often they say for whom they wait."""
+
+
+class Landed(NamedTuple):
+    """A reduction that is over, and what all peers know of it."""
+
+    table: Table
+    pending: bool
+    """Candidates wait to be admitted."""
+    alone: bool
+    """No other peer took part; whether candidates wait is not known."""
+    info: ReduceInfo
+
+
+class Flight:
+    """A reduction that is under way."""
+
+    def __init__(self, fragment: int, delta: torch.Tensor, packed: torch.Tensor, work: Work | None) -> None:
+        self.fragment = fragment
+        self.delta = delta
+        """Holds the own delta until it has landed, then the sum of all."""
+        self.due = 0
+        """The step after which it is merged."""
+        self.round, self.last = 0, False
+        """The round that it belongs to, counted from 1, and whether it is the last of that."""
+        self.since = (0, 0)
+        """Steps and tokens before those that it carries."""
+        self._packed = packed
+        self._work = work
+
+    def land(self, me: PeerId) -> Landed:
+        """Wait for its end. Without other peers the own delta is the sum."""
+        if self._work is not None:
+            try:
+                return _landed(self._work.wait())
+            except TooFewPeers:
+                self._work = None
+        return _landed(ReduceInfo(1, 0, 0, (me,), gathered=(self._packed,)), alone=True)
+
+    def drop(self) -> None:
+        """Wait until its memory is free, whatever comes of it."""
+        if self._work is not None:
+            self._work.settled()
+
+
+def _landed(info: ReduceInfo, alone: bool = False) -> Landed:
+    rows = [Row.unpack(each) for each in info.gathered]
+    table = Table(info.peers, tuple(row for row, _ in rows), tuple(extra for _, extra in rows))
+    return Landed(table, info.pending, alone, info)
+
+
+class Group:
+    """This peer and the others."""
+
+    def __init__(self, place: str | Communicator, codec: str | ErrorFeedback | None) -> None:
+        self._address = place if isinstance(place, str) else None
+        self._given = None if isinstance(place, str) else place
+        self._communicator: Communicator | None = None
+        self._codec = codec
+        self.returns = 0
+        """How often it came back since a round was last finished."""
+
+    @property
+    def communicator(self) -> Communicator:
+        if self._communicator is None:
+            raise UsageError("training: this run is not joined; enter it with `with`")
+        return self._communicator
+
+    @property
+    def joined(self) -> bool:
+        """This peer is in a run, or was until it was put out."""
+        return self._communicator is not None
+
+    @property
+    def me(self) -> PeerId:
+        """This peer's id."""
+        return self.communicator.peer_id
+
+    # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def join(self, state: SharedState) -> None:
+        """Be admitted, with as much of the state as can be had before that."""
+        if self._given is not None:
+            self._communicator = self._given
+            with contextlib.suppress(UsageError):
+                assert self._given.peer_id, "it is connected"
+                return
+            self._given.connect()
+            return
+        assert self._address is not None, "an address or a Communicator"
+        joining = Communicator(self._address, sigterm=False)
+        with contextlib.suppress(SyncFailed):  # Its holders are gone; the sync brings what is missing.
+            joining.prefetch_shared_state(state, CONNECT_ATTEMPTS)
+        joining.connect(CONNECT_ATTEMPTS)
+        self._communicator = joining
+
+    def come_back(self, lost: MembershipLost, state: SharedState) -> None:
+        """Join again in this process, if there is an address to join by; otherwise raise what happened."""
+        self.returns += 1
+        if self._address is None or isinstance(lost, Refused) or self.returns > RETURNS_MAX:
+            raise lost
+        log.warning("out of the run: %s. Joining again (%d of %d)", lost, self.returns, RETURNS_MAX)
+        self.leave()
+        self.join(state)
+
+    def leave(self) -> None:
+        """Say goodbye, if this peer is in a run."""
+        if self._communicator is not None:
+            self._communicator.close()
+            self._communicator = None
+
+    # ── what all peers do together ───────────────────────────────────────────────────────────────────────────────────
+
+    def launch(self, fragment: int, delta: torch.Tensor, packed: torch.Tensor) -> Flight:
+        """Begin to reduce a delta, and with it to gather the rows."""
+        try:
+            work = self.communicator.all_reduce_many(
+                [delta], tag=fragment, quantize=self._codec, gather=packed, retry=True, async_op=True
+            )
+        except TooFewPeers:
+            return Flight(fragment, delta, packed, None)
+        return Flight(fragment, delta, packed, work)
+
+    def roll_call(self, tag: int, packed: torch.Tensor) -> Landed:
+        """The rows of all, without a reduction: after it all know which peers are here."""
+        try:
+            shares = self.communicator.all_gather(packed, tag=tag, retry=True)
+        except TooFewPeers:
+            return _landed(ReduceInfo(1, 0, 0, (self.me,), gathered=(packed,)), alone=True)
+        return _landed(shares.info._replace(gathered=tuple(shares.output)))
+
+    def await_candidates(self, here: int, wanted: int) -> None:
+        """Until a candidate waits; all peers ask together."""
+        told = 0.0
+        pause = threading.Event()
+        while not self.communicator.are_peers_pending():
+            if told <= 0.0:
+                names = ", ".join(short(peer) for peer in self.communicator.ring)
+                log.warning(
+                    "rounds wait for more peers: min_peers is %d, and %s here (%s). Start more, or lower min_peers",
+                    wanted,
+                    f"{count_peers(here)} {'is' if here == 1 else 'are'}",
+                    names,
+                )
+                told = TOLD_EVERY_S
+            pause.wait(POLL_S)
+            told -= POLL_S

@@ -1,0 +1,149 @@
+"""Outer parameters and momentum of one fragment of a model, and the outer step.
+
+Owns these tensors: float32 on the CPU, whatever the model is made of. All that changes them is a plain multiplication,
+addition or division of float32, one after the other: `torch.optim.SGD`, `alpha=` and `lerp` fuse two of them on some
+CPUs and not on others, and peers would drift apart. Must not know peers, rounds or schedules.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+import xxhash
+
+CHUNK = 1 << 16
+"""Elements that are worked on at a time: three stretches of them stay in a second-level cache of 1 MiB."""
+
+
+class Stepped(NamedTuple):
+    """What an outer step did."""
+
+    norm: float
+    """Of the mean delta."""
+    cosine: float
+    """Of the mean delta and the momentum before it: near 1 while rounds agree, below 0 when they undo each other."""
+
+
+class Fragment:
+    """Some parameters of a model."""
+
+    def __init__(self, named: Sequence[tuple[str, torch.Tensor]], buffers: int, eager: bool) -> None:
+        """`buffers`: deltas of how many rounds are held at a time."""
+        self.names = [name for name, _ in named]
+        self.parameters = [parameter for _, parameter in named]
+        ends = [0]
+        for parameter in self.parameters:
+            ends.append(ends[-1] + parameter.numel())
+        self.places = [slice(begin, end) for begin, end in pairwise(ends)]
+        self.theta = torch.zeros(ends[-1])
+        self.momentum = torch.zeros(ends[-1])
+        self.deltas = [torch.zeros(ends[-1]) for _ in range(buffers)]
+        self.start = torch.zeros(ends[-1]) if eager else None
+        """What the model was set to, where that is not `theta`."""
+        self.own = torch.zeros(ends[-1]) if eager else None
+        """The own deltas, gathered like momentum."""
+        self._scratch = torch.empty(CHUNK)
+        self._digest: bytes | None = None
+        self.take_model()
+
+    @property
+    def count(self) -> int:
+        """Parameters in it."""
+        return self.theta.numel()
+
+    def take_model(self) -> None:
+        """Begin with what the model holds."""
+        for place, parameter in zip(self.places, self.parameters, strict=True):
+            self.theta[place].copy_(parameter.detach().reshape(-1))
+        self.changed()
+
+    def changed(self) -> None:
+        """The outer state was written from outside."""
+        self._digest = None
+        if self.start is not None and self.own is not None:
+            self.start.copy_(self.theta)
+            self.own.zero_()
+
+    def digest(self) -> bytes:
+        """16 bytes that stand for every bit of the outer state."""
+        if self._digest is None:
+            found = xxhash.xxh3_128()
+            found.update(self.theta.numpy().data)
+            found.update(self.momentum.numpy().data)
+            self._digest = found.digest()
+        return self._digest
+
+    # ── deltas ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def measure(self, delta: torch.Tensor) -> float:
+        """What the model has moved by since it was set, into `delta`; returns the norm, which is not finite if some
+        element is not. Measured from what the model was set to: in bfloat16 that is not `theta` but its rounding."""
+        start = self.theta if self.start is None else self.start
+        for place, parameter in zip(self.places, self.parameters, strict=True):
+            view = delta[place]
+            view.copy_(parameter.detach().reshape(-1))
+            torch.sub(_as_held(start[place], parameter), view, out=view)
+        return self._norm(delta)
+
+    def _norm(self, delta: torch.Tensor) -> float:
+        total = 0.0
+        for chunk in torch.split(delta, CHUNK):
+            norm = float(torch.linalg.vector_norm(chunk))
+            total += norm * norm
+        return math.sqrt(total) if math.isfinite(total) else math.nan
+
+    # ── the outer step ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def step(self, delta: torch.Tensor, total: float, rate: float, momentum: float) -> Stepped:
+        """Nesterov's step with the mean of all deltas, which is their weighted sum over `total`:
+        v = μ·v + Δ; θ = θ − η·(Δ + μ·v), each operation rounded for itself."""
+        squares = dots = speeds = 0.0
+        chunks = (torch.split(each, CHUNK) for each in (delta, self.momentum, self.theta))
+        for mean, speed, theta in zip(*chunks, strict=True):
+            mean.div_(total)
+            # Of the figures alone: sums like these differ from CPU to CPU, and nothing that is shared depends on them.
+            squares += float(torch.dot(mean, mean))
+            speeds += float(torch.dot(speed, speed))
+            dots += float(torch.dot(mean, speed))
+            speed.mul_(momentum)
+            speed.add_(mean)
+            change = self._scratch[: len(mean)]
+            torch.mul(speed, momentum, out=change)
+            change.add_(mean)
+            change.mul_(rate)
+            theta.sub_(change)
+        self._digest = None
+        size = math.sqrt(squares * speeds)
+        return Stepped(math.sqrt(squares), dots / size if size else 0.0)
+
+    def step_ahead(self, delta: torch.Tensor, share: float, rate: float, momentum: float) -> None:
+        """The own part of an eager step: the outer step is linear, so what a peer's own delta would do is added to
+        what all share, `theta`, which stays equal on all peers. s = μ·s + Δ; start = θ − η·share·(Δ + μ·s)."""
+        assert self.start is not None, "it is eager"
+        assert self.own is not None, "it is eager"
+        self.own.mul_(momentum).add_(delta)
+        torch.mul(self.own, momentum, out=self.start)
+        self.start.add_(delta).mul_(-rate * share).add_(self.theta)
+
+    # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @torch.no_grad()
+    def write(self, mix: float = 0.0) -> None:
+        """Set the model to the outer parameters, or let it keep `mix` of itself."""
+        start = self.theta if self.start is None else self.start
+        for place, parameter in zip(self.places, self.parameters, strict=True):
+            goal = start[place].view(parameter.shape)
+            if mix:
+                held = parameter.to(device="cpu", dtype=torch.float32)
+                # In this form what is equal stays equal, to the last bit.
+                goal = held + (1.0 - mix) * (_as_held(goal, parameter) - held)
+            parameter.copy_(goal)
+
+
+def _as_held(values: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """The values as the parameter's type can hold them."""
+    if parameter.dtype in (torch.float32, torch.float64):
+        return values
+    return values.to(parameter.dtype).to(torch.float32)

@@ -1,0 +1,376 @@
+"""The rounds of a run: which fragment is launched and merged after which step, when candidates are let in, and what is
+done when a round must be made again.
+
+Owns that cycle. Peers agree because each makes the same sequence of reductions, and decides from their committed rows
+alone. Must not know how deltas are added up, how peers are reached, or what users call.
+"""
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn, optim
+
+from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, SharedState, UsageError
+from pccl.training.contents import Contents
+from pccl.training.data import Data
+from pccl.training.group import Flight, Group, Landed
+from pccl.training.guards import Guards
+from pccl.training.meter import Meter
+from pccl.training.rows import Row, halves, own_weight
+from pccl.training.settings import Settings
+
+log = logging.getLogger("pccl.training")
+
+_NONE = torch.zeros(0, dtype=torch.float64)
+
+
+class _Again(Exception):
+    """What all peers have just reduced must be reduced again, among others; the sentence says why."""
+
+
+class Rounds:
+    """One peer's part in them."""
+
+    def __init__(
+        self,
+        place: str | Communicator,
+        model: nn.Module,
+        optimizer: optim.Optimizer | Sequence[optim.Optimizer],
+        settings: Settings,
+        scheduler: Any = None,
+    ) -> None:
+        self.settings = settings
+        self._optimizers = [optimizer] if isinstance(optimizer, optim.Optimizer) else list(optimizer)
+        if not self._optimizers:
+            raise UsageError("training: optimizer must be an optimizer or a list of them, got an empty list")
+        self._contents = Contents(model, self._optimizers, settings)
+        codec = settings.quantize
+        self._feedback = ErrorFeedback(codec) if codec is not None and settings.with_feedback else None
+        self._group = Group(place, self._feedback or codec)
+        self._guards = Guards(settings, self._optimizers)
+        self._meter = Meter()
+        self.data = Data()
+        self._scheduler = scheduler
+        self._state: SharedState | None = None
+        self._flights: list[Flight] = []
+        self._next = 0
+        """The fragment that is launched next."""
+        self._round = self._inner = self._clock = 0
+        """Rounds of the run; steps since the last one ended; steps made here."""
+        self._quota = settings.sync_every
+        self._tokens: int | None = None
+        self._synced = False
+        """This peer holds what its group has agreed on; then all peers of the group do."""
+        self._alone = False
+        """No other peer took part in the last reduction."""
+        self._wanted_since: int | None = None
+        """The round whose reductions said that all peers shall meet: a candidate waits, or outer states differ."""
+        self._launched_at = [(0, 0)] * len(self._contents.fragments)
+        """Steps and tokens when each fragment was last launched."""
+        if warning := settings.unstable():
+            log.warning("%s", warning)
+
+    def _round_ended(self) -> None:
+        """Another round is merged, or launched; before candidates are let in."""
+
+    # ── what is due ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _rush(self) -> None:
+        while not self._launch_next():
+            pass
+
+    def _events(self) -> None:
+        """Whatever is due after this step: results first, so that what is decided from them is known."""
+        if self.settings.overlap != "round":
+            self._land_due()
+        while self._inner >= self._offset(self._next):
+            if self._launch_next():
+                break
+        if self.settings.overlap != "round":
+            self._land_due()
+
+    def _offset(self, fragment: int) -> int:
+        """The step of the round after which a fragment is launched: spread evenly, the last one at its end."""
+        return max(1, (fragment + 1) * self._quota // len(self._contents.fragments))
+
+    # ── launch and land ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _launch_next(self) -> bool:
+        """Launch the next fragment; True if that ended the round."""
+        last = self._next == len(self._contents.fragments) - 1
+        overlap, meet = self.settings.overlap, False
+        if last and overlap not in (None, "round"):
+            self._land_earlier()
+        if last and overlap is not None:
+            meet = self._shall_meet()
+        self._launch(self._next, last)
+        self._next += 1
+        if not last:
+            return False
+        if overlap is None or meet:
+            self._land_all()
+        self._end_round(self._shall_meet() if overlap is None else meet)
+        return True
+
+    def _shall_meet(self) -> bool:
+        """Whether all peers shall meet at the end of this round: from reductions that all of them have merged by now,
+        whatever the step at which each did. A peer alone asks."""
+        if self._alone and self._wanted_since is None and self._group.communicator.are_peers_pending():
+            self._wanted_since = 0
+        overlap = self.settings.overlap
+        lag = 0 if overlap is None else 2 if overlap == "round" else 1
+        return self._wanted_since is not None and self._wanted_since <= self._round + 1 - lag
+
+    def _launch(self, number: int, last: bool) -> None:
+        fragment = self._contents.fragments[number]
+        flying = [flight for flight in self._flights if flight.fragment == number]
+        while flying and self.settings.overlap != "round":  # This peer is early, and its last result is under way.
+            self._land(flying.pop())
+        delta = next(each for each in fragment.deltas if all(each is not flight.delta for flight in flying))
+        norm = self._guards.clipped(delta, fragment.measure(delta), number)
+        for flight in flying:  # With a round's delay the last result comes in here, after the delta was measured.
+            self._land(flight)
+        row = self._row(number, norm)
+        if not row.finite:
+            delta.zero_()
+        if fragment.start is not None:
+            rates = self.settings.rates(self._meter.peers)
+            fragment.step_ahead(delta, self._guards.share(self._meter.peers), *rates)
+        delta.mul_(float(own_weight(row, self.settings.weigh)))
+        flight = self._group.launch(number, delta, row.pack(self._contents.buffer_values() if last else _NONE))
+        flight.due, flight.round, flight.last = self._due(), self._round + 1, last
+        flight.since = self._launched_at[number]
+        self._launched_at[number] = (self._clock, self._tokens or 0)
+        self._flights.append(flight)
+        if self.settings.overlap == "round":
+            fragment.write()
+
+    def _due(self) -> int:
+        """After which step what is launched now is merged."""
+        match self.settings.overlap:
+            case None:
+                return self._clock
+            case "round":
+                return self._clock + self._quota
+            case "auto":
+                return self._clock + min(self._meter.steps_to_hide(), self._quota - 1)
+            case steps:
+                return self._clock + min(int(steps), self._quota - 1)
+
+    def _row(self, fragment: int, norm: float) -> Row:
+        steps, tokens = self._launched_at[fragment]
+        high, low = halves(self._contents.fragments[fragment].digest())
+        finite = norm == norm and norm != float("inf")
+        return Row(
+            round=self._round,
+            tokens=(self._tokens or 0) - tokens,
+            steps=self._clock - steps,
+            counts=int(self._tokens is not None),
+            finite=int(finite),
+            holds=int(self._inner > 0),
+            synced=int(self._synced),
+            digest_high=high,
+            digest_low=low,
+            loss=self._meter.loss,
+            rate=float(self._optimizers[0].param_groups[0]["lr"]),
+            norm=norm if finite else 0.0,
+            computed_s=self._meter.computed_s,
+            waited_s=self._meter.waited_s,
+            reduced_s=self._meter.reduced_s,
+            wants=self.data.batch_size * self._quota,
+            ends=self.data.ends,
+            taken=self.data.taken,
+        )
+
+    def _land_due(self) -> None:
+        for flight in [each for each in self._flights if each.due <= self._clock]:
+            self._land(flight)
+
+    def _land_earlier(self) -> None:
+        for flight in [each for each in self._flights if each.round <= self._round]:
+            self._land(flight)
+
+    def _land_all(self) -> None:
+        for flight in list(self._flights):
+            self._land(flight)
+            if self.settings.overlap == "round":
+                self._contents.fragments[flight.fragment].write()
+
+    def _land(self, flight: Flight) -> None:
+        """Wait for a reduction, and take the outer step that all take."""
+        landed = self._group_landed(flight)
+        table, weights = landed.table, landed.table.weights(self.settings.weigh)
+        fragment, total = self._contents.fragments[flight.fragment], sum(weights)
+        own = table.rows[table.peers.index(self._group.me)]
+        if total:
+            rates = self.settings.rates(len(table.peers))
+            self._meter.stepped(fragment.step(flight.delta, float(total), *rates))
+        self._flights.remove(flight)
+        self._guards.landed(flight.fragment, table, self._group.me, weights)
+        if flight.last:
+            self.data.landed(flight.round, table)
+            self._contents.mean_buffers(table, weights)
+            self._meter.landed(flight.round, landed, self._group.me)
+        if not own.finite:
+            self._guards.reset_optimizers()
+        if self.settings.overlap != "round":
+            fragment.write(self.settings.mix if own.finite and own.steps else 0.0)
+
+    def _group_landed(self, flight: Flight) -> Landed:
+        """Its result, if it counts."""
+        landed = flight.land(self._group.me)
+        table = landed.table
+        self._meter.moved(landed)
+        self._alone = landed.alone
+        if landed.pending:
+            self._want_to_meet(flight.round)
+        if uncounted := table.uncounted(self.settings.weigh):
+            self._guards.refuse_uncounted(uncounted, self._group.me)
+            raise _Again("a peer that does not count tokens is refused")
+        if len(table.peers) < self.settings.min_peers:
+            if self.settings.overlap != "round":
+                raise _Again(f"{len(table.peers)} of {self.settings.min_peers} peers")
+            # The model has gone on from that delta: it counts, and the next round waits for more peers.
+            self._want_to_meet(flight.round)
+        if diverged := table.diverged():
+            self._guards.tell_diverged(diverged, flight.round)
+            self._want_to_meet(flight.round)
+        return landed
+
+    def _want_to_meet(self, number: int) -> None:
+        self._wanted_since = number if self._wanted_since is None else min(self._wanted_since, number)
+
+    def _drop_flights(self) -> None:
+        for flight in reversed(self._flights):
+            flight.drop()
+            self._launched_at[flight.fragment] = flight.since
+        self._flights.clear()
+
+    def _end_round(self, meet: bool) -> None:
+        self._round += 1
+        self._inner = self._next = 0
+        self._group.returns = 0
+        if self._state is not None:
+            self._state.revision = self._round
+        self._round_ended()
+        if meet:
+            self._meet(admit=True)
+        else:
+            self._begin_round()
+
+    def _begin_round(self) -> None:
+        self.data.begin(self._round + 1, 0 if self.settings.overlap is None else 1, self._group.me)
+        if self.settings.pace == "speed":
+            self._quota = max(1, int(self.settings.sync_every * self._meter.relative_speed()))
+
+    # ── where all peers meet ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Do this, and whatever it takes to have a place in the run again."""
+        while True:
+            try:
+                action()
+                return
+            except _Again as why:
+                log.info("round %d is made again: %s", self._round + 1, why)
+                self._drop_flights()
+                action = partial(self._meet, admit=True)
+            except MembershipLost as lost:
+                self._come_back(lost)
+                action = partial(self._meet, admit=False)
+
+    def _come_back(self, lost: MembershipLost) -> None:
+        """Join again, with the steps that no round has taken, if they can still count."""
+        assert self._state is not None, "it was joined"
+        gone_on = self.settings.overlap == "round" and self._flights
+        self._drop_flights()
+        # The model has gone on from a delta that was under way; or samples were leased to a peer that is gone, and are
+        # given out again.
+        if gone_on or (self.data.batch_size and self._inner):
+            self._drop_steps()
+            self._contents.take_over()
+        self._synced = False
+        self._group.come_back(lost, self._state)
+
+    def _meet(self, admit: bool) -> None:
+        """Let candidates in, know which peers are here, hold one state. A newcomer begins with the second. If some hold
+        steps that no round has taken, all make that round now, the newcomers with nothing."""
+        self._next = 0
+        if admit:
+            if self._synced:
+                # Revisions that are agreed on grow by one from sync to sync, and rounds went by without one. Agreed on
+                # now, among peers that hold it, the present one cannot lose to what a newcomer brings.
+                self._sync()
+            self._group.communicator.update_topology()
+        here = self._group.roll_call(len(self._contents.fragments), self._row(0, 0.0).pack(_NONE))
+        count, least = len(here.table.peers), self.settings.min_peers
+        # The first state is agreed on when enough are there: of all that these bring, the latest round's is taken.
+        if count >= least or any(row.synced for row in here.table.rows):
+            self._sync()
+        self._alone, self._wanted_since = here.alone, 0 if here.pending else None
+        self._meter.peers = count
+        if count < least:
+            self._group.await_candidates(count, least)
+            raise _Again(f"{count} of {least} peers")
+        self.data.called(self._round, here.table)
+        if any(row.holds for row in here.table.rows):
+            self._make_round()
+        else:
+            self._begin_round()
+
+    def _make_round(self) -> None:
+        """All fragments at once, without delay."""
+        last = len(self._contents.fragments) - 1
+        for number in range(last + 1):
+            self._launch(number, number == last)
+        self._land_all()
+        self._end_round(False)
+
+    def _sync(self) -> None:
+        """Hold what the group holds."""
+        assert self._state is not None, "it was joined"
+        self.data.settle(self._round)
+        self.data.pack()
+        with self._naming_settings():
+            info = self._group.communicator.sync_shared_state(self._state)
+        if info.rx_bytes or self._state.revision != self._round:
+            if self._inner:
+                self._drop_steps()
+            self._round = self._state.revision
+            self._contents.take_over()
+            self.data.unpack()
+            if self._feedback is not None:
+                self._feedback.reset()
+            self._catch_up()
+        self._synced = True
+        if not self._inner:
+            self._launched_at = [(self._clock, self._tokens or 0)] * len(self._launched_at)
+
+    def _drop_steps(self) -> None:
+        log.warning("%d steps made here are in no round: this peer was put out, and others went on", self._inner)
+        self._meter.dropped += 1
+        self._inner = 0
+
+    @contextmanager
+    def _naming_settings(self) -> Iterator[None]:
+        """Entries that differ are named by the call itself, as the others have them; here with the own ones."""
+        try:
+            yield
+        except CallMismatch as error:
+            raise UsageError(
+                f"{error}. The settings of all peers must be equal, and here they are: {self._contents.settings_here()}"
+            ) from error
+
+    def _catch_up(self) -> None:
+        """Bring the scheduler to the step of the run."""
+        self._guards.warm_up()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Torch has not seen the steps that others made.
+            step = self._round * self.settings.sync_every
+            for _ in range(step - getattr(self._scheduler, "last_epoch", step)):
+                self._scheduler.step()

@@ -1,0 +1,221 @@
+"""A training run, as its user meets it: a context manager around a loop that stays as it was.
+
+Owns what users call and look at, saving, and the end of a process that is told to go. Does not know how
+rounds are made.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, NoReturn, Self
+
+import torch
+from torch import nn, optim
+
+from pccl import Communicator, PCCLError, UsageError
+from pccl.training.checkpoint import KEEP, Saver, newest
+from pccl.training.data import Batches
+from pccl.training.notice import Notice
+from pccl.training.rounds import Rounds
+from pccl.training.settings import Settings
+
+log = logging.getLogger("pccl.training")
+
+
+class Run(Rounds):
+    """What `DiLoCo` and its kin have in common; see there."""
+
+    def __init__(
+        self,
+        place: str | Communicator,
+        model: nn.Module,
+        optimizer: optim.Optimizer | Sequence[optim.Optimizer],
+        settings: Settings,
+        scheduler: Any = None,
+    ) -> None:
+        super().__init__(place, model, optimizer, settings, scheduler)
+        self._notice = Notice(settings.notice_s)
+        self._saver: Saver | None = None
+
+    # ── what a user looks at ─────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def round(self) -> int:
+        """Rounds that the run has finished, those before this peer came included."""
+        return self._round
+
+    @property
+    def step(self) -> int:
+        """The step of the run: that of the last round's end, and those made here since."""
+        return self._round * self.settings.sync_every + self._inner
+
+    @property
+    def communicator(self) -> Communicator:
+        """The peer's membership, for calls that all peers make alike between rounds."""
+        return self._group.communicator
+
+    def outer_digest(self) -> str:
+        """Of all outer parameters and momentum: equal on all peers after each round."""
+        return self._contents.digest()
+
+    def outer_parameters(self) -> dict[str, torch.Tensor]:
+        """A copy of what all peers hold alike, by name: float32 on the CPU."""
+        return {name: each.clone() for name, each in self._contents.outer().items()}
+
+    def metrics(self) -> dict[str, Any]:
+        """Figures of the last round and of the whole time here, as plain values."""
+        return {"round": self.round, "step": self.step, **self._meter.metrics()}
+
+    def count_tokens(self, number: int) -> None:
+        """Say how many tokens the steps since the last call have seen; then tokens weigh, not steps."""
+        if not isinstance(number, int) or isinstance(number, bool) or number < 0:
+            raise UsageError(f"count_tokens: number must be an integer from 0 on, got {number!r}")
+        self._tokens = (self._tokens or 0) + number
+
+    def note_loss(self, loss: float) -> None:
+        """The loss of a step, for the round's line and metrics."""
+        self._meter.loss = float(loss)
+
+    def batches(self, dataset: Any, batch_size: int, *, epochs: int | None = None, **options: Any) -> Batches:
+        """Batches of a dataset, in which each sample counts once in an epoch, however peers come and go: each peer
+        leases what it needs for a round, and what no committed round has used is given out again. All peers pass the
+        same dataset, `epochs` (None: without end), `seed` and `shuffle`; other options are those of a DataLoader.
+        Samples are counted as tokens. Call it before you enter the run; a peer that calls it later has no lease for
+        its first round, and contributes nothing to that."""
+        return Batches(self, dataset, batch_size, epochs, **options)
+
+    # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def state_dict(self) -> dict[str, Any]:
+        """A copy of all that it takes to go on from the last round, as plain tensors and numbers."""
+        feedback = None if self._feedback is None else self._feedback.state_dict()
+        return {
+            "round": self._round,
+            "settings": dict(self.settings.shared),
+            **self._contents.state_dict(),
+            "leases": self.data.saved(),
+            "scheduler": None if self._scheduler is None else self._scheduler.state_dict(),
+            "feedback": None if feedback is None else tensors_of(feedback["residuals"]),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what was saved, also with another number of peers. Before the run is entered: the newest state of
+        all peers is then what all have."""
+        if self._state is not None:
+            raise UsageError("load_state_dict: load before the run is entered; other peers train already")
+        self._contents.load_state_dict(state)
+        self._round = int(state["round"])
+        self.data.words.copy_(state["leases"])
+        self.data.unpack()
+        if self._scheduler is not None and state["scheduler"] is not None:
+            self._scheduler.load_state_dict(state["scheduler"])
+        if self._feedback is not None and state["feedback"] is not None:
+            residuals = {tag: each.numpy() for tag, each in state["feedback"].items()}
+            self._feedback.load_state_dict({"codec": str(self._feedback.codec), "residuals": residuals})
+
+    def checkpoint(self, folder: str, every: int = 1, keep: int = KEEP) -> None:
+        """Save after each round whose number `every` divides, beside the training; only the newest `keep` files stay.
+        Also what SIGTERM saves."""
+        for name, value in (("every", every), ("keep", keep)):
+            if not isinstance(value, int) or value < 1:
+                raise UsageError(f"checkpoint: {name} must be an integer from 1 on, got {value!r}")
+        self._saver = Saver(folder, every, keep)
+
+    def resume(self, folder: str) -> bool:
+        """Load the newest checkpoint of a folder, before the run is entered; False if there is none."""
+        state = newest(folder)
+        if state is not None:
+            self.load_state_dict(state)
+        return state is not None
+
+    # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def __enter__(self) -> Self:
+        self._state = self._contents.shared_state(self._round, self.data.words)
+        with self._naming_settings():
+            self._group.join(self._state)
+        try:
+            self._guarded(lambda: self._meet(admit=False))
+            self._contents.attach(self.step_done)
+            self._notice.watch(self._group.leave)
+        except BaseException:
+            self.leave()
+            raise
+        self._meter.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None and self._state is not None:
+                self._guarded(self._land_all)
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Leave the run; the model stays as it is. Leaving the `with` block does the same, after what is under way."""
+        self._contents.detach()
+        self._notice.unwatch()
+        self._drop_flights()
+        self._group.leave()
+        self._state = None
+        if self._saver is not None:
+            self._saver.finish()
+
+    # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def step_done(self) -> None:
+        """The optimizer has made a step. Called by its hook; call it yourself where hooks do not fire."""
+        if self._state is None:
+            raise UsageError("step_done: this run is not joined; enter it with `with`")
+        self._inner += 1
+        self._clock += 1
+        if any(flight.due <= self._clock for flight in self._flights) or self._inner >= self._offset(self._next):
+            self._meter.stop()
+            self._guarded(self._events)
+            self._meter.start()
+        if self._notice.given:
+            self._heed_notice()
+
+    def _heed_notice(self) -> None:
+        """Go on to the end of the round if there is time for it; then save, say goodbye, and end the process."""
+        if self._inner and self._notice.allows(self._meter.seconds_for(self._quota - self._inner)):
+            return
+        log.warning("SIGTERM: leaving after round %d with %d steps in no round", self._round, self._inner)
+        self._save_and_exit()
+
+    def _save_and_exit(self) -> NoReturn:
+        saver = self._saver
+        if saver is not None:
+            saver.finish()
+            saver.save(self._round, self.state_dict())
+        self.leave()
+        raise SystemExit(0)
+
+    def finish_round(self) -> None:
+        """End this peer's part in the round now, with the steps that it has made."""
+        self._meter.stop()
+        self._guarded(self._rush)
+        self._meter.start()
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            super()._guarded(action)
+        except PCCLError:
+            if not self._notice.given or self._group.joined:
+                raise
+            log.warning("SIGTERM: the time is over, and round %d is not", self._round + 1)
+            self._save_and_exit()
+
+    def _round_ended(self) -> None:
+        if self._saver is not None and self._round % self._saver.every == 0:
+            self._saver.save(self._round, self.state_dict())
+
+
+def tensors_of(residuals: dict[int, Any]) -> dict[int, torch.Tensor]:
+    """Residuals of error feedback as tensors, which a checkpoint may hold."""
+    return {tag: torch.frombuffer(bytearray(each), dtype=_KINDS[each.typecode]) for tag, each in residuals.items()}
+
+
+_KINDS = {"f": torch.float32, "d": torch.float64}

@@ -1,0 +1,131 @@
+"""One transaction with coded floats, exact integers and a row of each peer; and the commit says if a peer waits."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from pccl import CallMismatch, Communicator, ErrorFeedback, MasterNode, UsageError
+from tests.e2e.test_api import address, connect_two, wait_until
+from tests.e2e.test_api_collectives import both
+
+
+@pytest.fixture
+def master():
+    with MasterNode("127.0.0.1:0") as running:
+        yield running
+
+
+@pytest.fixture
+def pair(master):
+    communicators = connect_two(master)
+    yield communicators
+    for communicator in communicators:
+        communicator.close()
+
+
+def test_integers_beside_coded_floats_are_exact(pair):
+    def call(communicator):
+        mine = pair.index(communicator)
+        deltas, counts = np.full(1000, 1e-4, np.float32), np.array([4096 + mine, -(2**40)])
+        communicator.all_reduce_many([deltas, counts], quantize="int8")
+        return deltas, counts
+
+    for deltas, counts in both(pair, call):
+        assert counts.tolist() == [8193, -(2**41)]
+        assert np.allclose(deltas, 2e-4, rtol=0.02)
+
+
+def test_feedback_is_kept_for_the_floats_alone(pair):
+    feedbacks = {id(each): ErrorFeedback("int4") for each in pair}
+
+    def call(communicator):
+        tensors = [np.linspace(0, 1, 500, dtype=np.float32), np.ones(3, np.int64)]
+        for _ in range(2):
+            communicator.all_reduce_many(tensors, quantize=feedbacks[id(communicator)])
+        return tensors[1].tolist()
+
+    assert both(pair, call) == [[4, 4, 4]] * 2
+    assert [len(each.state_dict()["residuals"]) for each in feedbacks.values()] == [1, 1]
+
+
+def test_integers_alone_are_still_refused_a_codec(pair):
+    with pytest.raises(UsageError, match="must be floats"):
+        pair[0].all_reduce_many([np.ones(3, np.int64), np.ones(4, np.int64)], quantize="int8")
+
+
+@pytest.mark.parametrize("tensors", [1, 2])
+def test_each_row_stands_beside_the_peer_that_brought_it(pair, tensors):
+    def call(communicator):
+        row = np.array([pair.index(communicator), 2**50 + 1])
+        info = communicator.all_reduce_many(made(tensors), gather=row)
+        return {peer: each.tolist() for peer, each in zip(info.peers, info.gathered, strict=True)}
+
+    def made(count):
+        return [np.ones(300, np.float32) for _ in range(count)]
+
+    expected = {each.peer_id: [number, 2**50 + 1] for number, each in enumerate(pair)}
+    assert both(pair, call) == [expected, expected]
+
+
+def test_what_has_no_library_is_gathered_as_bytes(pair):
+    def call(communicator):
+        info = communicator.all_reduce_many([np.ones(3, np.float32)], gather=bytearray([pair.index(communicator), 7]))
+        return dict(zip(info.peers, map(bytes, info.gathered), strict=True))
+
+    expected = {each.peer_id: bytes([number, 7]) for number, each in enumerate(pair)}
+    assert both(pair, call) == [expected, expected]
+
+
+def test_a_peer_that_gathers_beside_one_that_does_not_is_a_mismatch(pair):
+    def call(communicator):
+        row = np.ones(2) if communicator is pair[0] else None
+        communicator.all_reduce_many([np.ones(3, np.float32), np.ones(2, np.float32)], gather=row)
+
+    # The part that gathers waits for the other peer, which is free to go: closing it ends the wait.
+    told = [None, None]
+
+    def make(number):
+        try:
+            call(pair[number])
+        except Exception as error:
+            told[number] = error
+            pair[number].close()
+
+    threads = [threading.Thread(target=make, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert isinstance(told[1], CallMismatch)
+    assert "layout=gather" in str(told[1])
+
+
+def test_the_commit_says_alike_whether_a_peer_waits(master, pair):
+    def call(communicator):
+        return communicator.all_reduce_many([np.ones(3, np.float32)]).pending
+
+    assert both(pair, call) == [False, False]
+    with Later(address(master)) as waits:
+        wait_until(lambda: both(pair, call) == [True, True])
+        both(pair, lambda communicator: communicator.update_topology())
+        waits.accepted()
+        assert len(pair[0].ring) == 3
+
+
+class Later:
+    """A peer that joins in a thread of its own."""
+
+    def __init__(self, place):
+        self._communicator = Communicator(place)
+        self._thread = threading.Thread(target=self._communicator.connect)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def accepted(self):
+        self._thread.join()
+
+    def __exit__(self, *_):
+        self._communicator.close()

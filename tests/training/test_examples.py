@@ -1,0 +1,60 @@
+"""Every example runs, with two peers, as its first lines say."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.e2e.harness import ROOT, _environment
+from tests.patience import HANG_S
+from tests.training.test_processes import master, processes
+
+__all__ = ["master", "processes"]
+
+EXAMPLES = ROOT / "examples"
+
+
+def run(*arguments):
+    return subprocess.Popen(
+        [sys.executable, *map(str, arguments)],
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "last"),
+    [
+        ("hello_all_reduce.py", ["20"], r"step 19: "),
+        (
+            "diloco_char_gpt.py",
+            ["--rounds", "3", "--every", "4", "--min-peers", "2"],
+            r"validation loss .*digest (\w+)",
+        ),
+        ("async_diloco.py", ["4"], r"computing .*digest (\w+)"),
+        ("streaming_diloco.py", ["3"], r"MB sent in 3 rounds, digest (\w+)"),
+    ],
+)
+def test_an_example_runs(master, name, arguments, last):
+    peers = [run(EXAMPLES / name, master.address, *arguments) for _ in range(2)]
+    told = [peer.communicate(timeout=HANG_S)[0] for peer in peers]
+    assert [peer.returncode for peer in peers] == [0, 0]
+    ends = [re.search(last, text.splitlines()[-1]) for text in told]
+    assert all(ends), told
+    if name == "diloco_char_gpt.py":
+        assert ends[0].group(1) == ends[1].group(1)
+
+
+def test_the_demo_of_training_survives_its_kill(processes):
+    demo = run(EXAMPLES / "demo_train.py", 12, 2, 4)
+    text = demo.communicate(timeout=HANG_S)[0]
+    assert demo.returncode == 0, text
+    assert "3 peers end with 1 digest" in text
+
+
+def test_there_is_a_test_for_each_example():
+    source = (ROOT / "tests" / "training" / "test_examples.py").read_text()
+    assert all(path.name in source for path in EXAMPLES.glob("*.py") if path.name != "char_gpt.py")

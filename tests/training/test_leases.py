@@ -1,0 +1,146 @@
+"""Each sample counts once in an epoch: the ledger alone under all that can happen, and runs whose peers come and go."""
+
+import random
+import threading
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
+
+from pccl import UsageError
+from pccl.training import DiLoCo
+from pccl.training.leases import Ledger, Shuffle
+from tests.patience import HANG_S
+
+NAMES = [f"{number:032x}" for number in range(1, 7)]
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32))
+def test_an_epoch_is_a_permutation_and_the_next_another(length, seed):
+    order = Shuffle(length, seed)
+    first = [order(position) for position in range(length)]
+    assert sorted(first) == list(range(length))
+    assert sorted(order(length + position) for position in range(length)) == list(range(length))
+    if length > 50:
+        assert first != [order(length + position) for position in range(length)]
+        assert first != list(range(length))
+
+
+@given(st.integers(0, 2**32))
+def test_every_position_is_used_once_whatever_is_lost(seed):
+    dice = random.Random(seed)
+    ledger, used, limit = Ledger(), [], dice.randrange(1, 400)
+    ledger.limit = limit
+    lag, tables, number = dice.randrange(2), {}, 0
+    while not ledger.done:
+        number += 1
+        for settled in [each for each in tables if each <= number - 1 - lag]:
+            ledger.settle(settled, tables.pop(settled))
+        peers = dice.sample(NAMES, dice.randrange(1, 6))
+        ledger.lease(number, {peer: dice.randrange(1, 40) for peer in peers})
+        taken = {}
+        for peer, spans in ledger.out.get(number, {}).items():
+            if dice.random() < 0.2 and number < 300:
+                continue  # It was lost, or put out.
+            positions = [each for begin, end in spans for each in range(begin, end)]
+            taken[peer] = len(positions) if dice.random() < 0.7 else dice.randrange(len(positions) + 1)
+            used += positions[: taken[peer]]
+        tables[number] = taken
+        copy = Ledger(limit=limit)
+        copy.unpack(ledger.pack())
+        assert copy == ledger
+        ledger = copy
+        assert number < 5000
+    assert sorted(used) == list(range(limit))
+
+
+class Counted(TensorDataset):
+    """Samples that are their own number."""
+
+    def __init__(self, length):
+        super().__init__(torch.arange(length))
+
+
+def trainer(crew, dataset, **options):
+    model = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    run = DiLoCo(crew.address, model, optimizer, sync_every=4, **options)
+    return run, model, optimizer
+
+
+def learn(model, optimizer, numbers):
+    optimizer.zero_grad()
+    model(numbers.float().unsqueeze(1) / 100).square().mean().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": 2}, {"overlap": "round"}], ids=str)
+@pytest.mark.parametrize("inside", [False, True])
+def test_all_peers_together_see_each_sample_once(crew, options, inside):
+    dataset = Counted(500)
+    made = [trainer(crew, dataset, min_peers=3, **options) for _ in range(3)]
+
+    def act(number):
+        run, model, optimizer = made[number]
+        seen = []
+        before = None if inside else run.batches(dataset, 7 + number, epochs=2)
+        with run:
+            for (numbers,) in run.batches(dataset, 7 + number, epochs=2) if before is None else before:
+                seen += numbers.tolist()
+                learn(model, optimizer, numbers)
+            return seen, run.round
+
+    told = crew.together(3, act)
+    assert sorted(each for seen, _ in told for each in seen) == sorted([*range(500)] * 2)
+    assert all(len(seen) > 50 for seen, _ in told)
+
+
+def test_a_peer_that_leaves_in_a_round_gives_its_lease_back_and_a_newcomer_gets_one(crew):
+    dataset, counted = Counted(600), []
+    made = [trainer(crew, dataset, min_peers=3) for _ in range(4)]  # So that the rest wait for the newcomer.
+    left = threading.Event()
+
+    def act(number):
+        run, model, optimizer = made[number]
+        batches = run.batches(dataset, 5, epochs=1)
+        if number == 3:
+            left.wait(HANG_S)
+        committed, current, round_seen = [], [], None
+        with run:
+            for place, (numbers,) in enumerate(batches):
+                if round_seen != run.round:
+                    committed, current, round_seen = committed + current, [], run.round
+                current += numbers.tolist()
+                if number == 2 and place == 9:
+                    run.leave()  # In the middle of a round: its present lease is in no commit.
+                    left.set()
+                    return committed
+                learn(model, optimizer, numbers)
+            committed += current
+        return committed
+
+    told = crew.together(4, act)
+    counted = sorted(each for seen in told for each in seen)
+    assert counted == list(range(600))
+    assert told[3]
+
+
+def test_workers_of_a_data_loader_may_read_ahead(crew):
+    dataset = Counted(120)
+    run, model, optimizer = trainer(crew, dataset)
+    seen = []
+    batches = run.batches(dataset, 6, epochs=1, num_workers=1)
+    with run:
+        for (numbers,) in batches:
+            seen += numbers.tolist()
+            learn(model, optimizer, numbers)
+    assert sorted(seen) == list(range(120))
+    assert run.round == 5
+
+
+def test_a_dataset_without_length_is_refused(crew):
+    run, _, _ = trainer(crew, None)
+    with pytest.raises(UsageError, match="must have a length"):
+        run.batches(iter([1, 2]), 3)

@@ -1,0 +1,157 @@
+"""Real processes: equal bits on CPUs that differ, kills and joins in every mode, a master that is restarted."""
+
+import json
+import random
+
+import pytest
+
+from tests.e2e.harness import ForkedProcess, MasterProcess, Process
+from tests.e2e.nursery import TORCH
+
+IMPORTS = (*TORCH, "pccl.training.diloco", "tests.training.oracle")
+UNTIL_STOPPED = 10**6
+MODES = {
+    "plain": {},
+    "overlapped": {"overlap": "auto"},
+    "streaming": {"fragments": 3, "overlap": 1, "quantize": "int4"},
+    "delayed": {"overlap": "round"},
+}
+
+
+class Said:
+    """What a trainer says, read as events."""
+
+    def expect(self, event):
+        while True:
+            said = json.loads(self.line())
+            self.seen.append(said)
+            if said["event"] == event:
+                return said
+
+    def stop(self):
+        """Let it train no more, and leave."""
+        self.process.stdin.write("stop\n")
+        self.process.stdin.flush()
+
+    def rounds(self):
+        """Digests by round, of all that was read."""
+        return {said["round"]: said["digest"] for said in self.seen if said["event"] == "round"}
+
+
+class Trainer(Said, ForkedProcess):
+    def __init__(self, address, number, **told):
+        self.seen = []
+        arguments = json.dumps({"address": address, "number": number, **told})
+        super().__init__("tests.training.trainer", arguments, settings={}, imports=IMPORTS)
+
+
+class OwnTrainer(Said, Process):
+    """With an interpreter of its own, for what torch reads when it is imported."""
+
+    def __init__(self, address, number, settings, **told):
+        self.seen = []
+        arguments = json.dumps({"address": address, "number": number, **told})
+        super().__init__("-m", "tests.training.trainer", arguments, settings=settings)
+
+
+@pytest.fixture
+def processes():
+    started = []
+    yield started
+    for process in started:
+        process.end()
+
+
+@pytest.fixture
+def master(processes):
+    processes.append(MasterProcess())
+    return processes[0]
+
+
+def agree(trainers):
+    """All have the same digest after each round that two of them have seen."""
+    known = {}
+    for trainer in trainers:
+        for number, digest in trainer.rounds().items():
+            assert known.setdefault(number, digest) == digest, f"round {number} differs"
+    return known
+
+
+def test_other_vector_units_and_threads_give_the_same_bits(master, processes):
+    options = {"sync_every": 3, "min_peers": 3}
+    kinds = [({"ATEN_CPU_CAPABILITY": "default"}, 1), ({"ATEN_CPU_CAPABILITY": "avx2"}, 2), ({}, 1)]
+    trainers = [
+        OwnTrainer(master.address, number, settings, threads=threads, rounds=5, options=options)
+        for number, (settings, threads) in enumerate(kinds)
+    ]
+    processes.extend(trainers)
+    assert len({trainer.expect("done")["digest"] for trainer in trainers}) == 1
+    assert len(agree(trainers)) == 5
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", range(1))
+def test_kills_and_joins_cost_survivors_no_step(master, processes, mode, seed):
+    dice = random.Random(f"{mode} {seed}")
+    told = {"rounds": UNTIL_STOPPED, "step_s": 0.004, "options": {"sync_every": 5, **MODES[mode]}}
+    trainers = [Trainer(master.address, number, **told) for number in range(3)]
+    processes.extend(trainers)
+    for trainer in trainers:
+        trainer.expect("joined")
+    for number in range(3, 6):
+        trainers[0].expect("round")
+        victim = dice.choice(trainers[1:][-2:])
+        for _ in range(dice.randrange(8)):
+            trainers[0].expect("round")
+        victim.kill()
+        newcomer = Trainer(master.address, number, **told)
+        processes.append(newcomer)
+        trainers.append(newcomer)
+        newcomer.expect("joined")
+    for _ in range(5):
+        trainers[0].expect("round")
+    living = [each for each in trainers if each.process.poll() is None]
+    for trainer in living:
+        trainer.stop()
+    assert [each.expect("done")["dropped"] for each in living] == [0] * len(living)
+    agree(trainers)
+    seen = sorted(trainers[0].rounds())
+    # With a round's delay the step that lets a peer in merges two rounds.
+    assert seen == list(range(seen[0], seen[-1] + 1)) or mode == "delayed"
+
+
+def test_rounds_wait_until_enough_peers_are_there_and_lose_no_step(master, processes):
+    told = {"rounds": UNTIL_STOPPED, "step_s": 0.004, "options": {"sync_every": 5, "min_peers": 2}}
+    first = Trainer(master.address, 0, **told)
+    processes.append(first)
+    assert "min_peers is 2, and 1 peer is here" in first.expect("log")["text"]
+    second = Trainer(master.address, 1, **told)
+    processes.append(second)
+    second.expect("joined")
+    for _ in range(3):
+        first.expect("round")
+    second.kill()
+    while "min_peers" not in first.expect("log")["text"]:
+        pass
+    third = Trainer(master.address, 2, **told)
+    processes.append(third)
+    for _ in range(3):
+        third.expect("round")
+    first.stop()
+    assert first.expect("done")["dropped"] == 0
+    agree([first, second, third])
+    assert min(said["peers"] for said in first.seen if said["event"] == "round") == 2
+
+
+def test_a_restarted_master_costs_no_step(master, processes):
+    told = {"rounds": 60, "step_s": 0.004, "options": {"sync_every": 5, "min_peers": 2}}
+    trainers = [Trainer(master.address, number, **told) for number in range(2)]
+    processes.extend(trainers)
+    for trainer in trainers:
+        trainer.expect("round")
+    master.kill()
+    processes.append(MasterProcess(master.address))
+    ends = [trainer.expect("done") for trainer in trainers]
+    assert ends[0]["digest"] == ends[1]["digest"]
+    assert [end["dropped"] for end in ends] == [0, 0]
+    agree(trainers)
