@@ -229,6 +229,8 @@ class Ledger:
                 self._forget(known.connection)
 
     def _doubt(self, known: Known, number: int) -> None:
+        if known.topology is None and (known.told or known.tells):
+            return  # A hostile peer: an honest one that returns corrects its report, and the links in it are made up.
         other = self.find(PeerId(known.links[number].peer)) if number in known.links else None
         if other is not None:
             other.doubted_at = self._now
