@@ -12,13 +12,15 @@ from pathlib import Path
 from pccl import MasterNode
 
 HERE = Path(__file__).parent
-ROUNDS, KILL_AT, JOIN_AT = (int(each) for each in (sys.argv[1:4] or (60, 15, 25)))
+# With three as the least, the two that are left would wait for the newcomer instead of going on.
+ROUNDS, KILL_AT, JOIN_AT, MIN_PEERS = (int(each) for each in (sys.argv[1:5] or (60, 15, 25, 1)))
 
 
 class Peer:
     def __init__(self, name, address):
         self.name, self.round, self.moved = name, 0, threading.Condition()
-        command = [sys.executable, "-u", str(HERE / "diloco_char_gpt.py"), address, "--rounds", str(ROUNDS)]
+        command = [sys.executable, "-u", str(HERE / "diloco_char_gpt.py"), address]
+        command += ["--rounds", str(ROUNDS), "--min-peers", str(MIN_PEERS)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.lines = []
         self.thread = threading.Thread(target=self._read)

@@ -5,7 +5,10 @@ import threading
 import numpy as np
 import pytest
 
-from pccl import CallMismatch, Communicator, ErrorFeedback, MasterNode, UsageError
+from pccl import CallMismatch, Communicator, DataType, ErrorFeedback, MasterNode, ReduceOp, ShareWork, UsageError
+from pccl.api.transaction import Order, Part
+from pccl.core.fields import CollectiveSpec
+from pccl.dataplane.tensors.buffers import buffers
 from tests.e2e.test_api import address, connect_two, wait_until
 from tests.e2e.test_api_collectives import both
 
@@ -129,3 +132,14 @@ class Later:
 
     def __exit__(self, *_):
         self._communicator.close()
+
+
+def test_what_has_ended_before_its_handle_is_made_has_its_shares(pair):
+    """A transaction that has ended lets its parts go, and a short one ends while its launch returns."""
+
+    class Ended:
+        order = Order("all_gather", 0, ())
+
+    spec = CollectiveSpec(2, DataType.INT64, ReduceOp.SUM)
+    order = Order("all_gather", 0, [Part(0, spec, buffers(*[np.ones(2, np.int64)] * 2))])
+    assert ShareWork(order, Ended(), None, None, pair[0].peer_id)._spec is spec

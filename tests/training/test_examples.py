@@ -49,7 +49,7 @@ def test_an_example_runs(master, name, arguments, last):
 
 
 def test_the_demo_of_training_survives_its_kill(processes):
-    demo = run(EXAMPLES / "demo_train.py", 12, 2, 4)
+    demo = run(EXAMPLES / "demo_train.py", 6, 2, 2, 3)
     text = demo.communicate(timeout=HANG_S)[0]
     assert demo.returncode == 0, text
     assert "3 peers end with 1 digest" in text

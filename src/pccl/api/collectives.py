@@ -265,4 +265,4 @@ class Collectives(Connected):
 
     def _share(self, order: Order, tensor: Any) -> ShareWork:
         membership = self._connected(order.call)
-        return ShareWork(membership.launch(order), self, tensor, membership.core.identity.peer)
+        return ShareWork(order, membership.launch(order), self, tensor, membership.core.identity.peer)

@@ -13,7 +13,7 @@ from concurrent.futures import wait
 from datetime import timedelta
 from typing import Any, NamedTuple, Self
 
-from pccl.api.transaction import Part, Transaction
+from pccl.api.transaction import Order, Part, Transaction
 from pccl.core.effects.peer_effects import Committed
 from pccl.dataplane.ring.segments import chunk
 from pccl.dataplane.tensors.buffers import Tensor
@@ -115,9 +115,10 @@ class Shares(NamedTuple):
 class ShareWork(Work):
     """A launched all-gather or reduce-scatter: a `Work`, and `shares` is its result."""
 
-    def __init__(self, transaction: Transaction, communicator: object, given: Any, me: PeerId) -> None:
+    def __init__(self, order: Order, transaction: Transaction, communicator: object, given: Any, me: PeerId) -> None:
         super().__init__(transaction, communicator)
-        self._spec = transaction.order.parts[0].spec
+        # Of the order as it was: a transaction that has ended, which may be so by now, has let its parts go.
+        self._spec = order.parts[0].spec
         self._given = given
         self._me = me
         self._shares: Shares | None = None
