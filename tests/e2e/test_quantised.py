@@ -185,11 +185,17 @@ def test_what_cannot_be_done_is_refused_before_anything_moves(pair, arguments, d
         pair[0].all_reduce(np.ones(10, dtype), **arguments)
 
 
-def test_integers_among_many_are_refused_and_the_memory_is_free_again(pair):
-    tensors = [np.ones(3, np.float32), np.ones(3, np.int64)]
+def test_integers_among_many_travel_exactly(pair):
+    tensors = [[np.ones(3, np.float32), np.full(3, 2**40 + 1, np.int64)] for _ in pair]
+    reduce(pair, tensors, lambda it, each: it.all_reduce_many(each, quantize="int8"))
+    assert all(each[1].tolist() == [2**41 + 2] * 3 for each in tensors)
+
+
+def test_what_is_refused_among_many_leaves_the_memory_free(pair):
+    tensors = [np.ones(3, np.float32), np.ones(3, np.float32)]
     for _ in range(3):
-        with pytest.raises(UsageError, match="all_reduce_many: elements must be floats for codec int8, got INT64"):
-            pair[0].all_reduce_many(tensors, quantize="int8")
+        with pytest.raises(UsageError, match="op must be SUM, AVG, MAX or MIN for codec int8, got PROD"):
+            pair[0].all_reduce_many(tensors, quantize="int8", op="prod")
 
 
 # ── feedback ─────────────────────────────────────────────────────────────────────────────────────────────────────────

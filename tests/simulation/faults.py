@@ -211,6 +211,8 @@ class Havoc:
     def delay(self, host: "PeerHost", connection: "Connection") -> None:
         """Play `_late_bytes` on this connection, which has just been made."""
         host.gives_up_next = False
+        if self._theatre.ledger.find(host.identity.peer) is None:
+            host.held_up_at = self._theatre.scheduler.now
         connection.hold((1,))
         patience_s = self._random.uniform(0.0, 0.3)
         self._theatre.scheduler.after(patience_s, host.give_up, connection)

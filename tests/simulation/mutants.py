@@ -146,9 +146,9 @@ def _report_without_cause(self: Any, member: Any, attempt: int, cause: str) -> N
     _REPORT_SYNC(self, member, attempt, "")
 
 
-def _popular_only(candidates: Any) -> Any:
-    states = [claim.state for claim in candidates.values()]
-    return max(candidates.values(), key=lambda claim: states.count(claim.state))
+def _popular_only(eligible: Any) -> Any:
+    states = [claim.state for claim in eligible.values()]
+    return max(eligible.values(), key=lambda claim: states.count(claim.state))
 
 
 def _wait_for_nobody(self: Any, sync: Any) -> None:
@@ -317,7 +317,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("enforce what is popular at all or at none", election, "_mixed", lambda claims: ""),
     ),
     "elect who only receives": (
-        Mutant("a mixture is offered to nobody", election, "_eligible", lambda claims: dict(claims)),
+        Mutant("a mixture is offered to nobody", election, "_eligible", lambda claims: dict(claims), first=300),
     ),
     "let anybody serve visitors": (
         Mutant("holders are those who were in step", Visits, "_holders", lambda self, group: self._roster.ring(group)),

@@ -3,6 +3,7 @@
 Owns what the driver of a real peer owns. A `match` over effects, with no decision about the protocol.
 """
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from pccl.core.effects.both import Note
@@ -71,6 +72,8 @@ class PeerHost(Host):
         self.distance_s = distance_s
         self.crashed = False
         self.harms: list[str] = []
+        self.held_up_at = -inf
+        """When its first bytes to a master that did not know it were held up."""
         """What was done to it that may cost it its place."""
         self.person: Person | None = None
         self.control: Connection | None = None

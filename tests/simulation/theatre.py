@@ -286,7 +286,9 @@ class Theatre:
     def run_begins(self) -> None:
         """A master has let newcomers in, and had nobody on its roster."""
         left = [host for host in self.peers.values() if host.core.accepted and not host.hostile]
-        sound = [host.name for host in left if not host.harms]
+        # No limit covers a first message to a restarted master that is held up, while newcomers wait there.
+        held_up_since = self.scheduler.now - self.plan.master_limits.newborn_s
+        sound = [host.name for host in left if not host.harms and host.held_up_at < held_up_since]
         if sound and not self._excuses_two_runs():
             raise Violation("nothing is lost", f"newcomers begin another run, and {', '.join(sound)} live")
         self.begun_anew = self.begun_anew or bool(left)
