@@ -100,11 +100,12 @@ def status(master):
 def test_a_death_is_one_line_at_each_survivor(four):
     master, (dead, *others) = four
     for each in others:
+        each.log.clear()  # On a slow machine it may have waited for this peer to join.
         each.order("step")
     dead.process.kill()
     for each in others:
         assert each.answer() == "3"
-        wait_until(lambda each=each: each.lines(dead.name))
+        wait_until(lambda each=each: each.lines(dead.name, "is gone"))
     code, facts = status(master)
     assert code == 0
     assert {each["name"] for each in facts["peers"]} == {each.name for each in others}
@@ -112,7 +113,7 @@ def test_a_death_is_one_line_at_each_survivor(four):
         each.order("step")
     assert [each.answer() for each in others] == ["3"] * 3
     for each in others:
-        (line,) = each.lines(dead.name)
+        (line,) = [line for line in each.lines(dead.name) if " waits for " not in line]
         assert f"{dead.name} (" in line
         assert "is gone: its connection closed" in line
         assert line.endswith("; 3 peers")
@@ -140,14 +141,19 @@ def test_one_that_sleeps_is_named_by_all_and_they_agree(four):
     assert status(master)[0] == 0
 
 
-def test_sigusr1_writes_the_record_and_the_peer_goes_on(four):
-    _, trainers = four
-    trainers[0].process.send_signal(signal.SIGUSR1)
-    wait_until(lambda: trainers[0].lines("its last collectives:"))
-    wait_until(lambda: trainers[0].lines("tag 0 ALL_REDUCE 100 x FLOAT SUM", "committed, waited"))
+def step(trainers):
     for each in trainers:
         each.order("step")
     assert [each.answer() for each in trainers] == ["4"] * 4
+
+
+def test_sigusr1_writes_the_record_and_the_peer_goes_on(four):
+    _, trainers = four
+    step(trainers)  # If all four came at once, none has called anything yet.
+    trainers[0].process.send_signal(signal.SIGUSR1)
+    wait_until(lambda: trainers[0].lines("its last collectives:"))
+    wait_until(lambda: trainers[0].lines("tag 0 ALL_REDUCE 100 x FLOAT SUM", "committed, waited"))
+    step(trainers)
 
 
 def test_numbers_and_the_record_of_a_peer():
