@@ -12,7 +12,7 @@ from pccl import Communicator, TooFewPeers
 STEPS = int(sys.argv[2]) if len(sys.argv) > 2 else 1000
 
 with Communicator(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:48148") as comm:
-    pending = True
+    pending = False  # A newcomer was just let in: the others go on with an all_reduce.
     for step in range(STEPS):
         if pending:
             comm.update_topology()  # lets in those that wait
