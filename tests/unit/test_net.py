@@ -270,6 +270,38 @@ def test_a_forked_child_has_no_copy_of_our_sockets():
     listener.close()
 
 
+@pytest.mark.parametrize("handed_in", [True, False])
+def test_an_interrupt_while_work_is_handed_in_gives_the_work_up(monkeypatch, handed_in):
+    """The loop may have begun before the caller has anything to cancel."""
+    thread = LoopThread("pccl-test", daemon=True)
+    began, given_up = threading.Event(), threading.Event()
+
+    async def forever():
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.set()
+
+    hand_in = thread._loop.call_soon_threadsafe
+
+    def interrupted(function):
+        monkeypatch.undo()
+        if handed_in:
+            hand_in(function)
+            assert began.wait(PATIENCE_S)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(thread._loop, "call_soon_threadsafe", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        thread.run(forever())
+    if handed_in:
+        assert given_up.wait(PATIENCE_S)
+    assert began.is_set() == handed_in
+    thread.stop()
+    assert thread.join(PATIENCE_S)
+
+
 def test_a_loop_that_ends_answers_whoever_waits():
     thread = LoopThread("pccl-test", daemon=True)
     failures = []

@@ -6,14 +6,43 @@ Owns the thread and the wait. Must not know what runs in the loop.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
-from typing import Any, TypeVar
+from concurrent.futures import CancelledError, Future
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 
 class LoopEnded(Exception):
     """The loop has ended: nothing can run in it any more."""
+
+
+class _Handed(Generic[T]):
+    """A coroutine on its way into the loop. It can be given up from the moment at which this exists: Ctrl-C may come
+    while it is handed in, when `asyncio.run_coroutine_threadsafe` has started it and not yet returned its future."""
+
+    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+        self._work = work
+        self._task: asyncio.Task[T] | None = None
+        self.result: Future[T] = Future()
+
+    def begin(self) -> None:
+        """In the loop."""
+        self._task = asyncio.ensure_future(self._work)
+        self._task.add_done_callback(self._over)
+
+    def give_up(self) -> None:
+        """In the loop, after `begin` if that was handed in at all."""
+        if self._task is None:
+            self._work.close()
+        else:
+            self._task.cancel()
+
+    def _over(self, task: asyncio.Task[T]) -> None:
+        error = CancelledError() if task.cancelled() else task.exception()
+        if error is None:
+            self.result.set_result(task.result())
+        else:
+            self.result.set_exception(error)
 
 
 class LoopThread:
@@ -32,19 +61,22 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait for it. Ctrl-C interrupts the wait and gives the coroutine up."""
-        with self._entrance:
-            if not self._open or threading.current_thread() is self._thread:
-                work.close()
-                raise LoopEnded("the loop has ended, or would wait for itself")
-            future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        handed = _Handed(work)
         # The wait has no timeout: a lock without one is interruptible by signals wherever fork exists, and what is
         # waited for is bounded by the core or explained by its notes.
         try:
-            return future.result()
+            with self._entrance:
+                if not self._open or threading.current_thread() is self._thread:
+                    raise LoopEnded("the loop has ended, or would wait for itself")
+                self._loop.call_soon_threadsafe(handed.begin)
+            return handed.result.result()
         except CancelledError:
             raise LoopEnded("the loop ended during the call") from None
+        except LoopEnded:
+            work.close()
+            raise
         except BaseException:
-            future.cancel()
+            self.post(handed.give_up)
             raise
 
     def submit(self, function: Callable[[], object]) -> None:
