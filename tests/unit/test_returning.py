@@ -3,7 +3,7 @@
 import pytest
 from msgspec import structs
 
-from pccl.core.effects.both import Tick
+from pccl.core.effects.both import Note, Tick
 from pccl.core.effects.peer_effects import DialMaster, Failure, FailureKind, PeerEffect, Resolve, SendMaster
 from pccl.core.effects.peer_events import (
     ArePeersPending,
@@ -38,6 +38,26 @@ def test_dials_end() -> None:
             masters.miss("refused", now)
     assert now == 10.0
     assert 10 < dials < 50, "pauses grow to a second"
+
+
+def test_a_long_search_is_told_again_with_its_age_and_its_bound() -> None:
+    anna = Returning().peer
+    notes, now = anna.handle(MasterClosed("reset"), 0.0), 0.0
+    while now < 250.0:
+        due = anna.next_deadline()
+        assert due is not None
+        now = max(now, due)
+        effects = anna.handle(Tick(), now)
+        notes += effects
+        if any(isinstance(effect, DialMaster) for effect in effects):
+            notes += anna.handle(MasterClosed("refused"), now)
+    ages = [note.reason.split(" s now")[0] for note in notes if isinstance(note, Note) and note.event == "master away"]
+    assert ages[0] == "the master is away: dialling it for up to 300 s (reset)"
+    assert [each.rpartition(" ")[0] for each in ages[1:]] == ["the master is away for"] * 2
+    told_at = [int(each.rpartition(" ")[2]) for each in ages[1:]]
+    assert 10 <= told_at[0] <= 12
+    assert 60 <= told_at[1] <= 62
+    assert "s more at most (refused)" in anna.waiting
 
 
 class Returning:

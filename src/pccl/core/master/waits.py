@@ -13,18 +13,9 @@ from pccl.core.master.collective import Collective
 from pccl.core.master.outbox import Outbox
 from pccl.core.master.part import Part, Wait
 from pccl.core.messages.to_peer import Waiting
+from pccl.core.reminders import times_again
 from pccl.core.text import NAMES_MAX, clip
 from pccl.types import PeerId, short
-
-AGAIN_S = (10.0, 60.0, 600.0)
-"""A wait is told again when it is this old, and from then on whenever it is older by the last of these. A person who
-looks at the log sees what the run waits for without scrolling far, and an hour of waiting is ten lines."""
-
-
-def _times(age_s: float) -> int:
-    """How often a wait of this age has been told again."""
-    return sum(age_s >= each for each in AGAIN_S) + max(0, int(age_s // AGAIN_S[-1]) - 1)
-
 
 class Waits:
     """The sentences sent so far."""
@@ -64,7 +55,7 @@ class Waits:
         """Send the operator and the peers the sentences of long waits whose words have changed, or that have become
         much longer; and which are over."""
         waits = [wait for wait in self.all() if now - wait.since >= self._limits.explain_after_s]
-        noted = {wait.sentence: _times(now - wait.since) for wait in waits}
+        noted = {wait.sentence: times_again(now - wait.since) for wait in waits}
         for wait in waits:
             if noted[wait.sentence] != self._noted.get(wait.sentence):
                 seconds, missing = now - wait.since, wait.missing[:NAMES_MAX]
@@ -77,7 +68,7 @@ class Waits:
 
     def _aged(self, wait: Wait, now: float) -> str:
         """Its sentence; if it is sent again, with its age and its bound."""
-        if not _times(now - wait.since):
+        if not times_again(now - wait.since):
             return wait.sentence
         bound = f"no limit while they answer, {self._limits.silence_s:g} s if not"
         if wait.until is not None:
@@ -89,7 +80,7 @@ class Waits:
         for wait in waits:
             for peer in wait.waiting:
                 present.setdefault(peer, wait)
-        state = {peer: (wait.sentence, _times(now - wait.since)) for peer, wait in present.items()}
+        state = {peer: (wait.sentence, times_again(now - wait.since)) for peer, wait in present.items()}
         changed: dict[str, list[PeerId]] = {}
         for peer, wait in present.items():
             if state[peer] != self._sent.get(peer):

@@ -12,6 +12,7 @@ from pccl.core.messages.report import Correction
 from pccl.core.messages.to_master import LinkDown, ToMaster
 from pccl.core.messages.to_peer import Resumed
 from pccl.core.peer.stages import PeerStage
+from pccl.core.reminders import times_again
 from pccl.core.session import UNCOUNTED, Session
 from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation
@@ -52,6 +53,8 @@ class Masters(Staged[SearchStage]):
         self._limits = limits
         self._since: float | None = None
         """Since when we have been without a master that has taken us in; None while there is one."""
+        self._reminded = 0
+        """How often that has been told again."""
         self._rounds = 0
         self._dial_at = 0.0
         """When the pause ends."""
@@ -64,7 +67,8 @@ class Masters(Staged[SearchStage]):
         grows from dial to dial, until one takes us in."""
         self.cause = cause
         self._rounds = 0 if self.stage is SearchStage.FOUND else self._rounds + 1
-        self._since = now if self._since is None else self._since
+        if self._since is None:
+            self._since, self._reminded = now, 0
         self._dial_at = now + self._pause()
         self.enter(SearchStage.PAUSING)
 
@@ -122,6 +126,15 @@ class Masters(Staged[SearchStage]):
     def over(self, now: float) -> bool:
         """No master has taken us in for so long that none will."""
         return self._since is not None and now >= self._since + self._limits.master_timeout_s
+
+    def reminder(self, now: float) -> str:
+        """The search once more in words, when it has become much longer; otherwise empty."""
+        age_s = 0.0 if self._since is None else now - self._since
+        before, self._reminded = self._reminded, times_again(age_s)
+        if self._reminded <= before:
+            return ""
+        left_s = self._limits.master_timeout_s - age_s
+        return f"the master is away for {age_s:.0f} s now: dialling it for {left_s:.0f} s more at most ({self.cause})"
 
     def shift_deadlines(self, now: float) -> None:
         """If we missed our own deadline by far we stood still, and that time does not count."""

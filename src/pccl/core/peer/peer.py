@@ -206,6 +206,9 @@ class Peer(Staged[PeerStage]):
             self._outbox.add(CloseMaster())
             self._be_alone(FailureKind.MASTER_LOST, f"{self._masters.obituary()}; build a new Communicator")
         elif (dial := self._masters.due(now)) is not None:
+            if reminder := self._masters.reminder(now):
+                self.waiting = reminder
+                self._outbox.note(reminder, "master away")
             self._outbox.add(dial)
 
     def _watch(self, now: float) -> None:
