@@ -42,7 +42,8 @@ class Rounds:
         self._teller = teller
         self._lock = threading.Lock()
         self._numbers: Counter[str] = Counter()
-        self._last: dict[str, float] = {}
+        self._last: tuple[ReduceInfo, float] | None = None
+        """The last round, and how long it waited."""
         self._seconds = self._waited_s = 0.0
         """Of all rounds."""
         self._sum: _Sum | None = None
@@ -69,14 +70,9 @@ class Rounds:
                 self._add(number, outcome, waited_s, whom)
 
     def _count(self, info: ReduceInfo, waited_s: float) -> None:
-        moving_s = max(info.seconds - waited_s, 1e-9)
-        self._last = {
-            "round_seconds": info.seconds,
-            "round_waited_seconds": waited_s,
-            "round_sent_mbps": info.tx_bytes * 8e-6 / moving_s,
-        }
-        for name, value in (("sent_bytes", info.tx_bytes), ("received_bytes", info.rx_bytes)):
-            self._numbers[name] += value
+        self._last = info, waited_s
+        self._numbers["sent_bytes"] += info.tx_bytes
+        self._numbers["received_bytes"] += info.rx_bytes
         self._seconds += info.seconds
         self._waited_s += waited_s
 
@@ -128,11 +124,21 @@ class Rounds:
                 "pccl_round_seconds_total": self._seconds,
                 "pccl_round_waited_seconds_total": self._waited_s,
             }
-            return {**counted, **summed, **{f"pccl_{name}": self._last.get(name, 0.0) for name in _LAST}}
+            return {**counted, **summed, **self._last_round()}
+
+    def _last_round(self) -> dict[str, float]:
+        seconds, waited_s, mbps = 0.0, 0.0, 0.0
+        if self._last is not None:
+            info, waited_s = self._last
+            seconds, mbps = info.seconds, info.tx_bytes * 8e-6 / max(info.seconds - waited_s, 1e-9)
+        return {
+            "pccl_round_seconds": seconds,
+            "pccl_round_waited_seconds": waited_s,
+            "pccl_round_sent_mbps": mbps,
+        }
 
 
 _COUNTED = ("rounds", "retries", "failures", "sent_bytes", "received_bytes")
-_LAST = ("round_seconds", "round_waited_seconds", "round_sent_mbps")
 
 
 def _rate(sent_bytes: int, seconds: float) -> str:

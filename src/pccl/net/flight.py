@@ -55,6 +55,23 @@ class Flight(Struct, frozen=True):
         return f"{tag_name(self.tag)} {self.what}: {self.stage}{waited}{whom}{took}{reason}"
 
 
+class _Open(Struct):
+    """One that is not over: what is known of it so far. A `Flight` is made of it once, since a thousand of them may end
+    in a second."""
+
+    request: CallCollective
+    began_unix_s: float
+    since: float
+    waited_s: float | None = None
+    attempt: int = 0
+
+    def flight(self) -> Flight:
+        """As it stands."""
+        stage = "waits for votes" if self.waited_s is None else "runs"
+        request = self.request
+        return Flight(request.tag, request.spec, self.began_unix_s, stage, self.waited_s, attempt=self.attempt)
+
+
 class FlightRecorder:
     """The record of one peer. Written by its control thread, read by any."""
 
@@ -62,46 +79,53 @@ class FlightRecorder:
         self._me = me
         self._names = names
         self._lock = threading.Lock()
-        self._open: dict[int, tuple[float, Flight]] = {}
-        """By call, and since when."""
+        self._open: dict[int, _Open] = {}
+        """By call."""
         self._over: deque[Flight] = deque(maxlen=KEPT)
 
     def called(self, call: int, request: Request, now: float) -> None:
         """A call was made."""
         if isinstance(request, CallCollective):
             with self._lock:
-                self._open[call] = now, Flight(request.tag, request.spec, time.time())
+                self._open[call] = _Open(request, time.time(), now)
 
     def started(self, call: int, attempt: int, now: float) -> None:
         """Every vote is in."""
         with self._lock:
-            if call in self._open:
-                since, flight = self._open[call]
-                self._open[call] = since, structs.replace(flight, stage="runs", waited_s=now - since, attempt=attempt)
+            if (flight := self._open.get(call)) is not None:
+                flight.waited_s, flight.attempt = now - flight.since, attempt
 
     def ended(self, call: int, answer: Answer, now: float) -> None:
         """A call was answered."""
         with self._lock:
-            if call not in self._open:
-                return
-            since, flight = self._open.pop(call)
-            self._over.append(self._described(flight, answer, now - since))
+            if (flight := self._open.pop(call, None)) is not None:
+                self._over.append(self._described(flight, answer, now - flight.since))
 
-    def _described(self, flight: Flight, answer: Answer, seconds: float) -> Flight:
+    def _described(self, flight: _Open, answer: Answer, seconds: float) -> Flight:
         match answer:
             case Committed(ring=ring, epoch=epoch, last=last):
                 whom = "" if last == self._me else last
-                name = self._names.name(PeerId(whom))
-                facts = {"peers": len(ring), "epoch": epoch, "waited_for": whom, "waited_for_name": name}
-                return structs.replace(flight, stage="committed", seconds=seconds, **facts)
+                return Flight(
+                    flight.request.tag,
+                    flight.request.spec,
+                    flight.began_unix_s,
+                    "committed",
+                    flight.waited_s,
+                    whom,
+                    self._names.name(PeerId(whom)),
+                    seconds,
+                    len(ring),
+                    epoch,
+                    flight.attempt,
+                )
             case Failure(kind=kind, reason=reason):
-                return structs.replace(flight, stage=kind.value, seconds=seconds, reason=reason)
-        return structs.replace(flight, seconds=seconds)
+                return structs.replace(flight.flight(), stage=kind.value, seconds=seconds, reason=reason)
+        return structs.replace(flight.flight(), seconds=seconds)
 
     def record(self) -> tuple[Flight, ...]:
         """The latest last: those that are over, then those that are open."""
         with self._lock:
-            return (*self._over, *(flight for _, flight in self._open.values()))[-KEPT:]
+            return (*self._over, *(each.flight() for each in self._open.values()))[-KEPT:]
 
     def last(self, tag: int) -> Flight | None:
         """The latest with this tag that is over."""

@@ -281,7 +281,7 @@ class Collectives(Part):
         self._outbox.send([peer for peer in collective.ring if peer in self._roster.accepted], outcome)
         if committed:
             before = self.rounds.get(collective.group)
-            number = 1 if before is None else before.status.number + 1
+            number = 1 if before is None else before.number + 1
             self.rounds[collective.group] = rounds.committed(collective, number, now)
         self._end(collective, now)
 

@@ -95,6 +95,8 @@ class Master:
         self._new = True
         """Nothing has happened to it yet."""
         self._watch_at: float | None = None
+        self._deadline: float | None = None
+        """When `Tick` is due, as of the last event."""
         self._concerns_one = False
         """What is done at the moment follows from one peer's message alone, not from the state of all."""
 
@@ -143,9 +145,7 @@ class Master:
 
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
-        dates = (*(part.next_deadline() for part in self._parts), self._watch_at)
-        deadlines = [each for each in dates if each is not None]
-        return min(deadlines, default=None)
+        return self._deadline
 
     def explain(self) -> tuple[str, ...]:
         """What the run waits for, and on whom; empty when no peer waits."""
@@ -348,14 +348,15 @@ class Master:
             pass
         self.links.flush()
         self._watch(now)
+        dates = (*(part.next_deadline() for part in self._parts), self._watch_at)
+        self._deadline = min((each for each in dates if each is not None), default=None)
         return self.outbox.take()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _make_up_for_standstill(self, now: float) -> None:
         """If we missed a deadline by far we stood still, and what others sent meanwhile is still unread."""
-        deadline = self.next_deadline()
-        late_s = now - deadline if deadline is not None else 0.0
+        late_s = now - self._deadline if self._deadline is not None else 0.0
         if late_s > LATE_S:
             for part in self._parts:
                 part.shift_deadlines(late_s, now)

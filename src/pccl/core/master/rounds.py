@@ -6,6 +6,7 @@ Knows nothing of how a collective comes to its end.
 from msgspec import Struct
 
 from pccl.codec import contribution_bytes
+from pccl.core.fields import CollectiveSpec
 from pccl.core.master.collective import Collective
 from pccl.core.status import RoundStatus
 from pccl.types import CollectiveKind, PeerId
@@ -15,37 +16,53 @@ _SENT = {CollectiveKind.ALL_REDUCE: 2, CollectiveKind.BROADCAST: 1, CollectiveKi
 
 
 class Round(Struct, frozen=True):
-    """One of them."""
+    """One of them. Few are ever asked for, and all are on the way of an outcome: the rest is computed when asked."""
 
-    status: RoundStatus
-    at: float
+    group: int
+    number: int
+    tag: int
+    spec: CollectiveSpec
+    peers: int
+    by_ring: bool
+    last: PeerId
+    called_at: float
+    started_at: float
+    committed_at: float
 
     def told(self, now: float) -> RoundStatus:
-        """With its age."""
-        fields = {name: getattr(self.status, name) for name in self.status.__struct_fields__}
-        return RoundStatus(**{**fields, "ago_s": now - self.at})
+        """As the status has it."""
+        sent, moving_s = self._sent_bytes(), self.committed_at - self.started_at
+        return RoundStatus(
+            group=self.group,
+            number=self.number,
+            kind=self.spec.kind.name.lower(),
+            tag=self.tag,
+            peers=self.peers,
+            seconds=self.committed_at - self.called_at,
+            waited_s=max(0.0, self.started_at - self.called_at),
+            waited_for=self.last,
+            bytes=sent,
+            mbps=sent * 8 / 1e6 / moving_s if moving_s > 0 else 0.0,
+            ago_s=now - self.committed_at,
+        )
+
+    def _sent_bytes(self) -> int:
+        length = contribution_bytes(self.spec.codec, self.spec.count, self.spec.dtype)
+        times, others = _SENT.get(self.spec.kind, 1), self.peers - 1
+        return times * length * others // max(1, self.peers) if times and self.by_ring else length * others
 
 
 def committed(collective: Collective, number: int, now: float) -> Round:
     """The record of one that is committed now."""
-    spec, votes, size = collective.spec, collective.ballot.votes, len(collective.ring)
-    length = contribution_bytes(spec.codec, spec.count, spec.dtype)
-    times = _SENT.get(spec.kind, 1)
-    sent = length * (size - 1) if not times or not collective.lanes else times * length * (size - 1) // max(1, size)
-    last, moving_s = PeerId(next(reversed(votes), "")), now - collective.since
     return Round(
-        RoundStatus(
-            group=collective.group,
-            number=number,
-            kind=spec.kind.name.lower(),
-            tag=collective.tag,
-            peers=size,
-            seconds=now - collective.ballot.since,
-            waited_s=max(0.0, collective.since - collective.ballot.since),
-            waited_for=last,
-            bytes=sent,
-            mbps=sent * 8 / 1e6 / moving_s if moving_s > 0 else 0.0,
-            ago_s=0.0,
-        ),
+        collective.group,
+        number,
+        collective.tag,
+        collective.spec,
+        len(collective.ring),
+        bool(collective.lanes),
+        PeerId(next(reversed(collective.ballot.votes), "")),
+        collective.ballot.since,
+        collective.since,
         now,
     )

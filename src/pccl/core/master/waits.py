@@ -17,6 +17,7 @@ from pccl.core.reminders import times_again
 from pccl.core.text import NAMES_MAX, clip
 from pccl.types import PeerId, short
 
+
 class Waits:
     """The sentences sent so far."""
 
