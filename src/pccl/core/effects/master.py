@@ -9,7 +9,8 @@ from pccl.core.messages.to_peer import ToPeer
 
 
 class Received(Struct, frozen=True):
-    """A message arrived on a control connection. The first of a connection is its `Join`."""
+    """A message arrived on a control connection. The first of a connection is a `Join`, a `Resume`, or an observer's
+    question."""
 
     connection: int
     """Number given by the driver, never reused."""

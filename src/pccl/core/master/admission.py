@@ -36,7 +36,8 @@ class Admission(Part):
         self.trial: dict[PeerId, Member] | None = None
         """The candidates being tried; None when no trial is on."""
         self.begin_at = 0.0
-        """No run begins before this."""
+        """No run begins before this (recovery.md, Who is waited for 6): `newborn_s` after the start of a master, `inf`
+        while it gathers, `reunion_s` after the last member was lost (`Departure.back_until`)."""
         self.began_at = -inf
         """When the run began with candidates alone; long ago if it did not begin here."""
         self._also: dict[int, tuple[int, tuple[Pair, ...]]] = {}

@@ -104,8 +104,6 @@ class Arrivals(Part):
     def _resume(self, resume: Resume, event: Received, now: float) -> None:
         """A peer was in a run and has lost its master, which was another than this one under its present name."""
         other, kick = self._roster.member(resume.me.peer), self._why_not_resume(resume, now)
-        if kick is None and other is not None and other.secret != resume.me.secret:
-            kick = Kick(KickKind.ID_TAKEN, f"another peer has the id {resume.me.peer}")
         if kick is not None:
             self._outbox.kick(event.connection, kick)
         elif other is None or not self._gathering.reconnect(other, resume, event.connection, now):
@@ -117,7 +115,9 @@ class Arrivals(Part):
         if len(self._roster) + len(self._roster.returning) >= self._limits.peers_max:
             return self._full()
         if not self._roster.accepted or self._gives_way(resume, now):
-            return None
+            other = self._roster.member(peer)
+            taken = other is not None and other.secret != resume.me.secret
+            return Kick(KickKind.ID_TAKEN, f"another peer has the id {peer}") if taken else None
         if resume.run != self._lead.run:
             reason = (
                 f"this master leads another run ({self._lead.run}) than the one that {me} was in ({resume.run}). Join "

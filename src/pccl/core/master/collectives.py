@@ -41,6 +41,7 @@ class Collectives(Part):
         """Groups in which a collective may start, or the outcome of an aborted one may be sent."""
         self._links = links
         self._collectives: dict[int, dict[int, Collective]] = {}
+        """By group and tag, in the order of their first votes."""
         self._in_flight: dict[PeerId, int] = {}
         self.rounds: dict[int, Round] = {}
         """The last one that each group has committed."""
@@ -52,8 +53,8 @@ class Collectives(Part):
     def initiate(self, member: Member, vote: Initiate, parcel: int, now: float) -> None:
         """A vote to start. `parcel` is that of the vote, or 0 if it cannot have left to all peers of the group."""
         tag, spec = vote.tag, vote.spec
-        open = self._collectives.setdefault(member.group, {})
-        collective = open.get(tag)
+        tags = self._collectives.setdefault(member.group, {})
+        collective = tags.get(tag)
         if collective is not None and (
             collective.stage is not CollectiveStage.VOTING or member.peer in collective.ballot.votes
         ):
@@ -68,7 +69,7 @@ class Collectives(Part):
             self._outbox.send((member.peer,), RefusedCollective(tag, False, clip(refusal)))
             return
         if collective is None:
-            collective = open[tag] = self.new_collective(member.group, tag, now)
+            collective = tags[tag] = self.new_collective(member.group, tag, now)
         collective.ballot.cast(member.peer, spec, now)
         if parcel:
             collective.parcels[member.peer] = parcel
@@ -222,11 +223,11 @@ class Collectives(Part):
         """Send aborted outcomes and start ready collectives, if the group's ring stands."""
         if not self._links.stands(group):
             return
-        open = list(self._collectives.get(group, {}).values())
-        for collective in open:
+        collectives = list(self._collectives.get(group, {}).values())
+        for collective in collectives:
             if collective.stage is CollectiveStage.STOPPED:
                 self._send_outcome(collective, False, now)
-        ready = [collective for collective in open if collective.stage is CollectiveStage.READY]
+        ready = [collective for collective in collectives if collective.stage is CollectiveStage.READY]
         round_trip_s = self._links.round_trip_s(group) if ready else 0.0
         for place, collective in enumerate(ready):
             if all(peer in collective.parcels for peer in self._roster.ring(group)):

@@ -1,8 +1,9 @@
 """The master's decisions: `handle(event, now)` takes what happened and returns what to do about it.
 
 Owns the dispatch of events and the departure of peers; the rest is delegated to parts, each of which owns one subject
-(`part`): who is without a connection (`away`), what an earlier master has left behind (`gathering`), votes and trial
-(`admission`), links (`links`), collectives, shared states (`syncs`), visitors (`visits`), silence (`liveness`). A
+(`part`): who may come in (`arrivals`), who is without a connection (`away`), what an earlier master has left behind
+(`gathering`), votes and trial (`admission`), links (`links`), collectives, shared states (`syncs`), visitors
+(`visits`), `are_peers_pending` (`pending`), calls that contradict each other (`refusals`), silence (`liveness`). A
 message is checked first and changes state after; one that breaks the protocol gets its sender kicked with the reason
 and costs no other peer anything.
 """
@@ -240,17 +241,17 @@ class Master:
 
     def _withdraw(self, member: Member, tags: tuple[int, ...], now: float) -> None:
         """Take votes back. If one of them has started or been answered meanwhile, all go on: the peer receives that."""
-        open = [
+        voting = [
             collective
             for tag in dict.fromkeys(tags)
             if (collective := self.collectives.open_vote(member, tag)) is not None
         ]
-        if len(open) < len(tags):
+        if len(voting) < len(tags):
             return
-        awaited = max(open, key=lambda collective: len(collective.ballot.missing()))
+        awaited = max(voting, key=lambda collective: len(collective.ballot.missing()))
         missing, reason = tuple(awaited.ballot.missing()), clip(self._waits.missing_in(awaited))
         self.outbox.send((member.peer,), Withdrawn(tags, missing, reason))
-        for collective in open:
+        for collective in voting:
             self.collectives.withdraw(collective, member, now)
 
     def _stop_attempts(self, link: Link, cause: str, now: float) -> None:

@@ -35,17 +35,17 @@ class Refusals(Part):
         topology, pending, syncs = self._admission.ballot, self._pending.ballot, self._syncs.voting()
         if self._admission.trial is not None or not (topology.votes or syncs):
             return False
-        open = self._collectives.voting()
-        if not open and not pending.votes and not (topology.votes and syncs):
+        voting = self._collectives.voting()
+        if not voting and not pending.votes and not (topology.votes and syncs):
             return False
         # Only a collective of a group that has voters in an exclusive ballot can miss one of them.
         exclusive: list[Ballot[None] | Ballot[SyncState]] = [topology, *syncs]
         groups = dict.fromkeys(self._roster.accepted[voter].group for ballot in exclusive for voter in ballot.votes)
-        open = [collective for collective in open if collective.group in groups]
+        voting = [collective for collective in voting if collective.group in groups]
         ballots: list[Ballot[None] | Ballot[CollectiveSpec] | Ballot[SyncState]] = [
             *exclusive,
             pending,
-            *(collective.ballot for collective in open),
+            *(collective.ballot for collective in voting),
         ]
         calls = [OpenCall(each.question, each in exclusive, each.votes, each.missing()) for each in ballots]
         wrong = contradicting(calls)
@@ -60,7 +60,7 @@ class Refusals(Part):
         for ballot in syncs:
             if ballot in refused:
                 self._syncs.refuse_contradicting(ballot, reason, now)
-        for collective in open:
+        for collective in voting:
             if collective.ballot in refused:
                 self._collectives.refuse_contradicting(collective, reason, now)
         return False

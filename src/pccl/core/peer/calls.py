@@ -32,8 +32,8 @@ class CallName(Enum):
 class Calls:
     """Open calls, one of each name at most."""
 
-    def __init__(self, attempts: Collectives, sync: Sync, visits: Visits, outbox: Outbox) -> None:
-        self._attempts = attempts
+    def __init__(self, collectives: Collectives, sync: Sync, visits: Visits, outbox: Outbox) -> None:
+        self._collectives = collectives
         self._sync = sync
         self._visits = visits
         self._outbox = outbox
@@ -46,7 +46,7 @@ class Calls:
     @property
     def waiting(self) -> bool:
         """One of any kind waits for its answer."""
-        return bool(self._open or self._attempts.tags or self._sync.open or self._visits.open)
+        return bool(self._open or self._collectives.tags or self._sync.open or self._visits.open)
 
     def begin(self, call: int, request: AcceptedRequest | WaitAccepted, room: Room | None) -> None:
         """Refuse a call, wait, or vote; `room` is None as long as this peer is not accepted."""
@@ -69,7 +69,7 @@ class Calls:
             case ArePeersPending():
                 self.open(CallName.ARE_PEERS_PENDING, call, AskPending())
             case CallCollective():
-                self._attempts.initiate(call, request, room.ring, room.parcel_bytes)
+                self._collectives.initiate(call, request, room.ring, room.parcel_bytes)
 
     def _objection(self, request: AcceptedRequest, room: Room) -> Failure | None:
         """Why this call cannot be made beside those that are open; None if it can."""
@@ -77,13 +77,13 @@ class Calls:
         match request:
             case UpdateTopology() | CallCollective() | SyncShared() if self._sync.bars(request):
                 return Failure(FailureKind.USAGE, self._sync.explain())
-            case SyncShared() if self._attempts.tags:
+            case SyncShared() if self._collectives.tags:
                 reason = "sync_shared_state needs every collective to be waited for first"
                 return Failure(FailureKind.UNFINISHED_COLLECTIVES, reason)
             case SyncShared() if updating:
                 return Failure(FailureKind.USAGE, "sync_shared_state needs update_topology to return first")
-            case UpdateTopology() if self._attempts.tags:
-                tags = ", ".join(str(tag) for tag in self._attempts.tags[:8])
+            case UpdateTopology() if self._collectives.tags:
+                tags = ", ".join(str(tag) for tag in self._collectives.tags[:8])
                 reason = f"update_topology needs every collective to be waited for first; unfinished tags: {tags}"
                 return Failure(FailureKind.UNFINISHED_COLLECTIVES, reason)
             case UpdateTopology() if CallName.ARE_PEERS_PENDING in self._open:
@@ -93,7 +93,7 @@ class Calls:
             case CallCollective(tag=tag) if updating:
                 return Failure(FailureKind.USAGE, f"collective tag {tag} was launched while update_topology waits")
             case CallCollective(tag=tag):
-                return self._attempts.objection(tag, room)
+                return self._collectives.objection(tag, room)
         return None
 
     def open(self, name: CallName, call: int, vote: ToMaster | None = None) -> bool:
@@ -136,7 +136,7 @@ class Calls:
 
     def finish_goodbye(self) -> None:
         """Answer our own `close`, if it was called, once the data plane has let go of all that is ours."""
-        if not (self._attempts.tags or self._sync.open or self._visits.busy):
+        if not (self._collectives.tags or self._sync.open or self._visits.busy):
             self.finish(CallName.CLOSE, None)
 
     def lose(self, loss: Failure) -> None:

@@ -82,12 +82,12 @@ class Peer(Staged[PeerStage]):
         """Why our calls wait, as the master explains it."""
         self._outbox = Outbox()
         self._links = Links(identity.peer, limits, self._outbox)
-        self._attempts = Collectives(identity.peer, self._links, self._outbox)
+        self._collectives = Collectives(identity.peer, self._links, self._outbox)
         self._sync = Sync(self._links, self._outbox)
         self._masters = Masters(limits, int.from_bytes(identity.peer.encode()))
         self._answers = Answers()
         self._visits = Visits(self._links, self._outbox)
-        self._calls = Calls(self._attempts, self._sync, self._visits, self._outbox)
+        self._calls = Calls(self._collectives, self._sync, self._visits, self._outbox)
         self._loss: Failure | None = None
         """Why we are out, once we are."""
         self._liveness = Liveness(limits)
@@ -116,9 +116,9 @@ class Peer(Staged[PeerStage]):
             case Abandon(call=call):
                 self._calls.abandon(call)
             case Expire(calls=calls):
-                self._attempts.withdraw(calls)
+                self._collectives.withdraw(calls)
             case AttemptEnded():
-                self._attempts.ended(event, self._loss)
+                self._collectives.ended(event, self._loss)
                 self._calls.finish_goodbye()
             case TransferEnded():
                 transfers = self._visits if self._visits.concerns(event.attempt) else self._sync
@@ -164,7 +164,7 @@ class Peer(Staged[PeerStage]):
             return
         self._become(PeerStage.RETURNING)
         self._outbox.send(self._resume())
-        self._outbox.add(*map(SendMaster, self._answers.report(self.ring, self._links, self._attempts)))
+        self._outbox.add(*map(SendMaster, self._answers.report(self.ring, self._links, self._collectives)))
 
     def _resume(self) -> Resume:
         session = self._masters.session
@@ -288,7 +288,7 @@ class Peer(Staged[PeerStage]):
                 self._be_taken_back(message)
             case Wire(links=links):
                 self._links.wire(links)
-                self._attempts.links_changed()
+                self._collectives.links_changed()
             case Introduce(names=named):
                 self.names.learn_all((each.peer, each.name) for each in named)
             case Topology():
@@ -305,7 +305,7 @@ class Peer(Staged[PeerStage]):
             case Serve():
                 self._visits.serve(message)
             case _ if isinstance(message, ToCollectives):
-                self._attempts.dispatch(message, self.epoch, self.ring)
+                self._collectives.dispatch(message, self.epoch, self.ring)
             case _ if isinstance(message, ToSync):
                 (self._visits if self.identity.visits else self._sync).dispatch(message)
             case _:
@@ -334,7 +334,7 @@ class Peer(Staged[PeerStage]):
             return
         self._masters.session.follow(resumed.master)
         self.tags_max = resumed.tags_max
-        self._attempts.resume()
+        self._collectives.resume()
         self._outbox.note("the run goes on under another master", "master back")
 
     def _be_kicked(self, reason: str) -> None:
@@ -360,7 +360,7 @@ class Peer(Staged[PeerStage]):
         self._loss = Failure(kind, reason)
         self._masters.end()
         self._calls.lose(self._loss)
-        self._attempts.lose(self._loss)
+        self._collectives.lose(self._loss)
         self._sync.lose(self._loss)
         self._visits.lose(self._loss)
         self._links.close_all()
