@@ -21,6 +21,7 @@ from pccl.dataplane.state.manifest import Holding
 from pccl.errors import to_exception
 from pccl.logs import configure
 from pccl.net.flight import Flight
+from pccl.security import tokens
 from pccl.types import PeerId, SharedStateSyncStrategy
 
 
@@ -29,9 +30,11 @@ class Communicator(Collectives, PcclCalls):
 
     `address` is the master's `host:port` (`[IPv6]:port` too), by default that of `PCCL_MASTER`; the port is 48148
     unless another is given. `name` is what people call this peer in log lines and commands, by default its machine and
-    process. A host name is looked up at every dial and all its
-    addresses are tried, so that a master which moves to another machine behind the same name is found there. Peers of
-    the same `peer_group` reduce together. `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves
+    process. `token` is what the master printed behind the `#` of its join address `pccl://host:port#token`, which may
+    be passed as `address` whole: it admits this peer, and nothing is sent to a master that it was not made by.
+    A host name is looked up at every dial and all its addresses are tried, so that a master which moves to another
+    machine behind the same name is found there. Peers of the same `peer_group` reduce together.
+    `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves
     it to the group. `listen` is where this peer waits for lanes (`host`, `:port` or `host:port`; by default any address
     and a port that the kernel chooses), `announce` is where others shall dial it, when that is not the same.
     `data_plane` is "native", or "reference" where there is no compiler and speed does not matter. `sigterm` says
@@ -52,6 +55,7 @@ class Communicator(Collectives, PcclCalls):
         p2p_connection_pool_size: int = 0,
         *,
         name: str | None = None,
+        token: str | None = None,
         listen: str = "",
         announce: str = "",
         data_plane: str = "",
@@ -60,8 +64,10 @@ class Communicator(Collectives, PcclCalls):
         **limits: Unpack[PeerLimitSettings],
     ) -> None:
         configure()
-        places = Places(listen, announce, name)
+        places = Places(listen, announce, name, token)
         config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, places, limits)
+        if config.token:
+            tokens.parse(config.token)  # What is wrong with it is known before any byte moves.
         super().__init__(config, make_data_plane(choose_data_plane(data_plane), config.limits.stall_s))
         self._sigterm = switched_on("sigterm", sigterm)
         self._sigusr1 = switched_on("sigusr1", sigusr1)

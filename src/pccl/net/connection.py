@@ -1,13 +1,16 @@
 """The two ends of a control connection: every byte of one goes through here.
 
-Owns preamble, frames, the orderly end and the bound on what waits to be sent, so that encryption can come without
-touching anything else. Must not know what a message says.
+Owns preamble, frames, the orderly end and the bound on what waits to be sent. What the ends prove to each other and
+how their bytes are sealed is the guard's business. Must not know what a message says.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import cast
 
+from pccl.security.control import Guard, MasterGuard, Refused
+from pccl.security.tls import NotProven
+from pccl.security.tokens import Claim
 from pccl.wire.framing import (
     HELLO_FRAME_MAX,
     PREAMBLE_BYTES,
@@ -40,7 +43,9 @@ are still on their way to us with a reset, and a reset can overtake that message
 class ControlEnd(asyncio.Protocol):
     """What both ends share: bytes in, frames out, and one report of the end with its cause."""
 
-    def __init__(self, reader: FrameReader, on_closed: Callable[[str], None]) -> None:
+    def __init__(self, reader: FrameReader, on_closed: Callable[[str], None], guard: Guard | None) -> None:
+        self._guard = guard
+        """None: nothing is proved, and all is sent in the clear."""
         self._reader = reader
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
@@ -93,11 +98,18 @@ class ControlEnd(asyncio.Protocol):
             if not self._spoken_to:
                 data = self._take_preamble(data)
             if self._spoken_to:
-                for body in self._reader.feed(data):
+                for body in self._reader.feed(self._unsealed(data)):
                     if not self._cause:
                         self._take_frame(body)
-        except WireError as error:
+        except (WireError, NotProven) as error:
             self.fail(str(error))
+
+    def _unsealed(self, data: bytes) -> bytes:
+        if self._guard is None:
+            return data
+        plain = self._guard.feed(data)
+        self._put(self._guard.outgoing())  # of the handshake
+        return plain
 
     def eof_received(self) -> bool:
         return False
@@ -121,7 +133,15 @@ class ControlEnd(asyncio.Protocol):
         waiting = self._transport.get_write_buffer_size()
         if waiting > BACKLOG_MAX:
             self.fail(f"it does not read: {waiting} bytes wait to be sent")
+        elif self._guard is None:
+            self._transport.write(data)
         else:
+            self._guard.write(data)
+            self._put(self._guard.outgoing())
+
+    def _put(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def _take_preamble(self, data: bytes) -> bytes:
@@ -139,13 +159,28 @@ class ControlEnd(asyncio.Protocol):
         return "the connection was closed"
 
 
+_NOT_SERVED = {
+    Purpose.CONTROL: "this master wants a token: use the address that it printed, pccl://host:port#token",
+    Purpose.CONTROL_TLS: "this master has no secret, so no token can be proved to it: start it with --secret",
+}
+"""To the wrong kind of control connection. All others are lanes, which lead from peer to peer."""
+
+
 class MasterEnd(ControlEnd):
     """The master's end. A stranger gets no answer, but one of another version gets it in words."""
 
-    def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None]) -> None:
+    def __init__(
+        self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None], guard: MasterGuard | None = None
+    ) -> None:
         # A peer that has greeted is counted and bounded by the core; only unknown connections are kept to small frames.
-        super().__init__(FrameReader(HELLO_FRAME_MAX, then=TO_MASTER_FRAME_MAX), on_closed)
+        super().__init__(FrameReader(HELLO_FRAME_MAX, then=TO_MASTER_FRAME_MAX), on_closed, guard)
         self._on_frame = on_frame
+        self._master_guard = guard
+
+    @property
+    def claim(self) -> Claim | None:
+        """Of the token that the other end has proved to have; None where nothing is proved."""
+        return self._master_guard.claim if self._master_guard is not None else None
 
     def _take_purpose(self, head: bytes) -> None:
         try:
@@ -153,25 +188,42 @@ class MasterEnd(ControlEnd):
         except WrongVersion as error:
             self._refuse(f"the master refuses this connection: seen from the master, {error}")
             return
-        if purpose is not Purpose.CONTROL:
-            self._refuse("this is the port of a master, and lanes lead from peer to peer: check the announced address")
-            return
-        self._spoken_to = True
-        self._write(preamble(Purpose.CONTROL))
+        if purpose is (Purpose.CONTROL if self._guard is None else Purpose.CONTROL_TLS):
+            self._spoken_to = True
+            if self._guard is None:
+                self._put(preamble(purpose))
+        else:
+            self._refuse(
+                _NOT_SERVED.get(purpose, "this is the port of a master: check the announced address of a peer")
+            )
+
+    def _unsealed(self, data: bytes) -> bytes:
+        try:
+            return super()._unsealed(data)
+        except Refused as error:
+            self._refuse(f"the master refuses this connection: {error}")
+            return b""
 
     def _take_frame(self, body: bytes) -> None:
         self._on_frame(body)
 
     def _refuse(self, reason: str) -> None:
-        self._write(refusal(reason))
+        self._put(refusal(reason))
         self.close(reason)
+
+
+_UNPROVEN = "it does not let this peer in, and has not proved to be the master"
+"""The words of a refusal come before any proof, so a false master or any machine on the way can have sent them."""
 
 
 class PeerEnd(ControlEnd):
     """A peer's end."""
 
-    def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None]) -> None:
-        super().__init__(FrameReader(TO_PEER_FRAME_MAX), on_closed)
+    def __init__(
+        self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None], guard: Guard | None = None
+    ) -> None:
+        super().__init__(FrameReader(TO_PEER_FRAME_MAX), on_closed, guard)
+        self._purpose = Purpose.CONTROL if guard is None else Purpose.CONTROL_TLS
         self._on_frame = on_frame
         self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when the master has answered: with nothing, or with the words of its refusal."""
@@ -179,12 +231,12 @@ class PeerEnd(ControlEnd):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._write(preamble(Purpose.CONTROL))
+        self._put(preamble(self._purpose) if self._guard is None else self._guard.outgoing())
 
     def _take_purpose(self, head: bytes) -> None:
         try:
-            if parse_preamble(head) is not Purpose.CONTROL:
-                self._refused_by = "the other end is not a master"
+            if parse_preamble(head) is not self._purpose:
+                self._refused_by = "the other end is not a master" if self._guard is None else _UNPROVEN
         except WrongVersion as error:
             self._refused_by = str(error)
         except WireError as error:
@@ -192,10 +244,20 @@ class PeerEnd(ControlEnd):
             raise
         self._spoken_to = True
         if self._refused_by:
-            # What follows is the same in every version: the listener's reason, in words.
-            self._reader.limit = REFUSAL_TEXT_MAX
-        else:
+            # What follows is the same in every version: the listener's reason, in words, which are never sealed.
+            self._reader.limit, self._guard = REFUSAL_TEXT_MAX, None
+        elif self._guard is None:
             self._greet("")
+
+    def _unsealed(self, data: bytes) -> bytes:
+        try:
+            plain = super()._unsealed(data)
+        except NotProven as error:
+            self._greet(str(error))
+            raise
+        if self._guard is not None and self._guard.open:
+            self._greet("")
+        return plain
 
     def _take_frame(self, body: bytes) -> None:
         if self._refused_by:

@@ -15,6 +15,7 @@ from typing import Protocol, assert_never
 from pccl.core.effects.both import Note, Tick
 from pccl.core.effects.master import Close, Closed, DialBack, DialledBack, MasterEffect, MasterEvent, Received, Send
 from pccl.core.messages.lanes import LaneHello
+from pccl.core.messages.to_master import Join, Resume
 from pccl.logs import Teller
 from pccl.net import handshake, sockets
 from pccl.net.bounds import Bounds, raise_descriptor_limit
@@ -22,6 +23,8 @@ from pccl.net.connection import MasterEnd
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.listening import Listener, Strangers
+from pccl.security import identity
+from pccl.security.control import Door
 from pccl.types import PeerId
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import WireError
@@ -44,8 +47,11 @@ class MasterShell:
         bounds: Bounds,
         teller: Teller,
         on_bug: Callable[[Exception], None],
+        door: Door | None = None,
     ) -> None:
+        """`door` says which connections are let in; without one all are, and nothing is sealed."""
         self._teller = teller
+        self._door = door
         self._on_bug = on_bug
         self._loop = asyncio.get_running_loop()
         self._dialler = Dialler(bounds.connection_dead_s)
@@ -142,7 +148,8 @@ class MasterShell:
 
     def _connected(self, sock: socket.socket, host: str) -> None:
         number = next(self._numbers)
-        end = MasterEnd(partial(self._frame, number, host), partial(self._closed, number))
+        guard = self._door.guard() if self._door is not None else None
+        end = MasterEnd(partial(self._frame, number, host), partial(self._closed, number), guard)
         self._ends[number] = end
         self._strangers.add(number, end.fail)
         opening = asyncio.get_running_loop().create_task(self._attach(number, end, sock))
@@ -164,6 +171,9 @@ class MasterShell:
             message = decode_to_master(body)
         except WireError as error:
             self._ends[number].fail(str(error))
+            return
+        if self._door is not None and isinstance(message, Join | Resume) and not identity.fits(message.me):
+            self._ends[number].fail("its id is not that of its secret")
             return
         if self._strangers.remove(number):
             self._known.add(number)

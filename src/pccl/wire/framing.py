@@ -66,6 +66,10 @@ class Purpose(IntEnum):
 
     CONTROL = 1
     LANE = 2
+    CONTROL_TLS = 3
+    """Behind the preambles: a knock, then TLS."""
+    REFUSAL = 5
+    """Only from a listener: what follows are words, and then the end."""
 
 
 class WireError(Exception):
@@ -119,10 +123,10 @@ def _looks_like(data: bytes) -> str:
 
 
 def refusal(reason: str) -> bytes:
-    """What a listener sends to an end of another version before it closes: its own preamble and the reason in words."""
+    """What a listener sends to an end that it cannot serve before it closes: its own preamble and the reason in words.
+    To an end of another version the purpose means nothing: it stops at the version."""
     text = reason.encode("utf-8", errors="replace")[:REFUSAL_TEXT_MAX]
-    # The purpose means nothing to its reader, who stops at the version.
-    return preamble(Purpose.CONTROL) + frame(text)
+    return preamble(Purpose.REFUSAL) + frame(text)
 
 
 def parse_refusal(body: bytes) -> str:
