@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.harness import ForkedProcess, MasterProcess, Process
 from tests.e2e.nursery import TORCH
 
-IMPORTS = (*TORCH, "pccl.training.diloco", "tests.training.oracle")
+IMPORTS = (*TORCH, "pccl.training.diloco", "pccl.training.parallel", "tests.training.oracle")
 UNTIL_STOPPED = 10**6
 MODES = {
     "plain": {},
@@ -118,6 +118,31 @@ def test_kills_and_joins_cost_survivors_no_step(master, processes, mode, seed):
     seen = sorted(trainers[0].rounds())
     # With a round's delay the step that lets a peer in merges two rounds.
     assert seen == list(range(seen[0], seen[-1] + 1)) or mode == "delayed"
+
+
+def test_data_parallelism_goes_on_with_equal_bits_through_kills_and_joins(master, processes):
+    told = {"kind": "DataParallel", "rounds": UNTIL_STOPPED, "step_s": 0.004, "options": {"bucket_bytes": 64}}
+    trainers = [Trainer(master.address, number, **told) for number in range(3)]
+    processes.extend(trainers)
+    for trainer in trainers:
+        trainer.expect("joined")
+    for number in range(3, 6):
+        for _ in range(7):
+            trainers[0].expect("round")
+        trainers[number - 2].kill()
+        trainers.append(Trainer(master.address, number, **told))
+        processes.append(trainers[-1])
+        trainers[-1].expect("joined")
+    for _ in range(5):
+        trainers[-1].expect("round")
+    living = [each for each in trainers if each.process.poll() is None]
+    for trainer in living:
+        trainer.stop()
+    assert [each.expect("done")["dropped"] for each in living] == [0] * len(living)
+    agree(trainers)
+    seen = sorted(trainers[0].rounds())
+    assert seen == list(range(seen[0], seen[-1] + 1))
+    assert len(set(trainers[-1].rounds()) & set(seen)) >= 5
 
 
 def test_rounds_wait_until_enough_peers_are_there_and_lose_no_step(master, processes):

@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from pccl.training import DiLoCo
+from pccl import training
 from tests.training import oracle
 
 
@@ -36,7 +36,8 @@ def main():
     optimizer = oracle.make_optimizer(model)
     pause, stop = threading.Event(), threading.Event()
     threading.Thread(target=lambda: sys.stdin.readline() and stop.set(), daemon=True).start()
-    run = DiLoCo(told["address"], model, optimizer, **told.get("options", {}))
+    kind = getattr(training, told.get("kind", "DiLoCo"))
+    run = kind(told["address"], model, optimizer, **told.get("options", {}))
     checkpoint = told.get("checkpoint")
     if checkpoint:
         run.checkpoint(checkpoint)

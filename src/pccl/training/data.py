@@ -32,6 +32,8 @@ class Data:
         """Samples of the present lease that were used."""
         self.spans: list[Span] = []
         """The present lease."""
+        self.whole = 0
+        """Samples of a round that all peers take together; 0: each peer takes what it wants."""
         self._tables: dict[int, Table] = {}
         self._leased = 0
 
@@ -51,6 +53,8 @@ class Data:
         known = [each for each in self._tables if each <= round - 1 - lag or self._called == each == round - 1]
         table = self._tables[max(known)]
         wants = {str(peer): row.wants for peer, row in zip(table.peers, table.rows, strict=True) if row.wants}
+        if self.whole:
+            wants = {peer: share_of(self.whole, len(wants), place) for place, peer in enumerate(sorted(wants))}
         if wants:
             self.ledger.limit = max(row.ends for row in table.rows) or None
         self.ledger.lease(round, wants)
@@ -81,6 +85,11 @@ class Data:
     def unpack(self) -> None:
         """From others."""
         self.ledger.unpack(self.words.tolist())
+
+
+def share_of(whole: int, parts: int, place: int) -> int:
+    """One of so many parts, which differ by one at most."""
+    return whole // parts + (place < whole % parts)
 
 
 class ElasticSampler:

@@ -7,6 +7,7 @@ them is decided alike. Must not know parameters, rounds or schedules.
 import contextlib
 import logging
 import threading
+import time
 from typing import NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ RETURNS_MAX = 3
 """In a row without a round in between. A peer that is put out more often has a cause that a person must hear of."""
 
 POLL_S = 0.25
-"""How often peers that are too few ask whether a candidate has come."""
+"""How often peers that are too few ask whether a candidate has come, and so does one that is alone."""
 
 TOLD_EVERY_S = 10.0
 """How often they say for whom they wait."""
@@ -100,6 +101,7 @@ class Group:
         self._codec = codec
         self.returns = 0
         """How often it came back since a round was last finished."""
+        self._asked_at = 0.0
 
     @property
     def communicator(self) -> Communicator:
@@ -169,6 +171,13 @@ class Group:
         except TooFewPeers:
             return _landed(ReduceInfo(1, 0, 0, (self.me,), gathered=(packed,)), alone=True)
         return _landed(shares.info._replace(gathered=tuple(shares.output)))
+
+    def candidates_wait(self) -> bool:
+        """Asked by a peer alone: not more often than candidates are worth waiting for."""
+        if time.monotonic() - self._asked_at < POLL_S:
+            return False
+        self._asked_at = time.monotonic()
+        return self.communicator.are_peers_pending()
 
     def await_candidates(self, here: int, wanted: int) -> None:
         """Until a candidate waits; all peers ask together."""

@@ -22,6 +22,8 @@ class Meter:
 
     def __init__(self) -> None:
         self.loss = 0.0
+        self.tell_every = 1
+        """A line for each so many rounds."""
         self.peers = 1
         """Of the last round."""
         self.dropped = 0
@@ -98,7 +100,8 @@ class Meter:
             "reduced_s": self.reduced_s,
             "bytes": self._round_bytes,
         }
-        self._tell(number, seconds, waited_s)
+        if number % self.tell_every == 0:
+            self._tell(number, seconds, waited_s)
         self.computed_s = self.waited_s = 0.0
         self._round_bytes, self._mark = 0, now
 

@@ -21,6 +21,7 @@ from pccl.training.data import Data
 from pccl.training.group import Flight, Group, Landed
 from pccl.training.guards import Guards
 from pccl.training.meter import Meter
+from pccl.training.outer import Fragment
 from pccl.training.rows import Row, halves, own_weight
 from pccl.training.settings import Settings
 
@@ -48,7 +49,7 @@ class Rounds:
         self._optimizers = [optimizer] if isinstance(optimizer, optim.Optimizer) else list(optimizer)
         if not self._optimizers:
             raise UsageError("training: optimizer must be an optimizer or a list of them, got an empty list")
-        self._contents = Contents(model, self._optimizers, settings)
+        self._contents = self._contents_of(model)
         codec = settings.quantize
         self._feedback = ErrorFeedback(codec) if codec is not None and settings.with_feedback else None
         self._group = Group(place, self._feedback or codec)
@@ -74,6 +75,9 @@ class Rounds:
         """Steps and tokens when each fragment was last launched."""
         if warning := settings.unstable():
             log.warning("%s", warning)
+
+    def _contents_of(self, model: nn.Module) -> Contents:
+        return Contents(model, self._optimizers, self.settings)
 
     def _round_ended(self) -> None:
         """Another round is merged, or launched; before candidates are let in."""
@@ -120,7 +124,7 @@ class Rounds:
     def _shall_meet(self) -> bool:
         """Whether all peers shall meet at the end of this round: from reductions that all of them have merged by now,
         whatever the step at which each did. A peer alone asks."""
-        if self._alone and self._wanted_since is None and self._group.communicator.are_peers_pending():
+        if self._alone and self._wanted_since is None and self._group.candidates_wait():
             self._wanted_since = 0
         overlap = self.settings.overlap
         lag = 0 if overlap is None else 2 if overlap == "round" else 1
@@ -138,17 +142,21 @@ class Rounds:
         row = self._row(number, norm)
         if not row.finite:
             delta.zero_()
-        if fragment.start is not None:
+        if isinstance(fragment, Fragment) and fragment.start is not None:
             rates = self.settings.rates(self._meter.peers)
             fragment.step_ahead(delta, self._guards.share(self._meter.peers), *rates)
         delta.mul_(float(own_weight(row, self.settings.weigh)))
-        flight = self._group.launch(number, delta, row.pack(self._contents.buffer_values() if last else _NONE))
+        flight = self._group.launch(number, delta, row.pack(self._beside(number, last)))
         flight.due, flight.round, flight.last = self._due(), self._round + 1, last
         flight.since = self._launched_at[number]
         self._launched_at[number] = (self._clock, self._tokens or 0)
         self._flights.append(flight)
         if self.settings.overlap == "round":
             fragment.write()
+
+    def _beside(self, number: int, last: bool) -> torch.Tensor:
+        """What travels behind the row."""
+        return self._contents.buffer_values() if last else _NONE
 
     def _due(self) -> int:
         """After which step what is launched now is merged."""
@@ -164,7 +172,7 @@ class Rounds:
 
     def _row(self, fragment: int, norm: float) -> Row:
         steps, tokens = self._launched_at[fragment]
-        high, low = halves(self._contents.fragments[fragment].digest())
+        high, low = self._digest_of(fragment)
         finite = norm == norm and norm != float("inf")
         return Row(
             round=self._round,
@@ -187,6 +195,9 @@ class Rounds:
             taken=self.data.taken,
         )
 
+    def _digest_of(self, fragment: int) -> tuple[int, int]:
+        return halves(self._contents.fragments[fragment].digest())
+
     def _land_due(self) -> None:
         for flight in [each for each in self._flights if each.due <= self._clock]:
             self._land(flight)
@@ -201,7 +212,7 @@ class Rounds:
             if self.settings.overlap == "round":
                 self._contents.fragments[flight.fragment].write()
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, flight: Flight) -> Landed:
         """Wait for a reduction, and take the outer step that all take."""
         landed = self._group_landed(flight)
         table, weights = landed.table, landed.table.weights(self.settings.weigh)
@@ -217,9 +228,14 @@ class Rounds:
             self._contents.mean_buffers(table, weights)
             self._meter.landed(flight.round, landed, self._group.me)
         if not own.finite:
-            self._guards.reset_optimizers()
+            self._spoiled()
         if self.settings.overlap != "round":
             fragment.write(self.settings.mix if own.finite and own.steps else 0.0)
+        return landed
+
+    def _spoiled(self) -> None:
+        """The own delta was not finite: what made it so may be in the optimizers."""
+        self._guards.reset_optimizers()
 
     def _group_landed(self, flight: Flight) -> Landed:
         """Its result, if it counts."""

@@ -136,13 +136,16 @@ class Run(Rounds):
             self._group.join(self._state)
         try:
             self._guarded(lambda: self._meet(admit=False))
-            self._contents.attach(self.step_done)
+            self._attach()
             self._notice.watch(self._group.leave)
         except BaseException:
             self.leave()
             raise
         self._meter.start()
         return self
+
+    def _attach(self) -> None:
+        self._contents.attach(self.step_done)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
