@@ -79,17 +79,18 @@ def mean_of(deltas, weights):
 
 
 def train(peers, rounds, every, rate, momentum, weights=None, quotas=None):
-    """Plain DiLoCo."""
+    """Plain DiLoCo. `quotas`: steps of each peer, in each round."""
     replicas = [Replica(number) for number in range(peers)]
     outer = Outer(replicas[0].flat(), rate, momentum)
-    for _ in range(rounds):
+    for number in range(rounds):
         deltas = []
         for replica in replicas:
-            for _ in range(quotas[replica.number] if quotas else every):
+            replica.step = number * every
+            for _ in range(quotas[number][replica.number] if quotas else every):
                 replica.go()
             here = replica.flat()
             deltas.append({name: outer.theta[name] - here[name] for name in here})
-        outer.step(mean_of(deltas, weights or [1] * peers))
+        outer.step(mean_of(deltas, quotas[number] if quotas else weights or [1] * peers))
         for replica in replicas:
             replica.set(outer.theta)
     return outer, replicas

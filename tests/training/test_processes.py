@@ -4,9 +4,12 @@ import json
 import random
 
 import pytest
+import torch
 
 from tests.e2e.harness import ForkedProcess, MasterProcess, Process
 from tests.e2e.nursery import TORCH
+from tests.training import oracle
+from tests.training.test_oracle import close
 
 IMPORTS = (*TORCH, "pccl.training.diloco", "pccl.training.parallel", "tests.training.oracle")
 UNTIL_STOPPED = 10**6
@@ -143,6 +146,23 @@ def test_data_parallelism_goes_on_with_equal_bits_through_kills_and_joins(master
     seen = sorted(trainers[0].rounds())
     assert seen == list(range(seen[0], seen[-1] + 1))
     assert len(set(trainers[-1].rounds()) & set(seen)) >= 5
+
+
+def test_a_slow_peer_contributes_what_it_has_when_patience_ends(master, processes):
+    """It makes a step after that, and no more; weights are its steps."""
+    every, rounds, slow = 10, 3, 2
+    told = {"rounds": rounds, "outer": True, "options": {"sync_every": every, "min_peers": 3, "patience_s": 1.0}}
+    trainers = [Trainer(master.address, number, step_s=0.5 if number == slow else 0.05, **told) for number in range(3)]
+    processes.extend(trainers)
+    ends = [trainer.expect("done") for trainer in trainers]
+    assert [end["late"] for end in ends] == [0, 0, 0]
+    steps = [[said["steps"] for said in each.seen if said["event"] == "round"] for each in trainers]
+    assert steps[:slow] == [[every] * rounds] * slow
+    assert all(0 < made < every for made in steps[slow])
+    outer, _ = oracle.train(3, rounds, every, 0.7, 0.9, quotas=list(zip(*steps, strict=True)))
+    for end in ends:
+        close({name: torch.tensor(value) for name, value in end["outer"].items()}, outer.theta)
+    agree(trainers)
 
 
 def test_rounds_wait_until_enough_peers_are_there_and_lose_no_step(master, processes):

@@ -28,6 +28,12 @@ def merged(run):
     return run.metrics().get("merged_round")
 
 
+def is_hurried(run):
+    """Others have waited for this peer for longer than they should."""
+    patience_s, awaited = run.settings.patience_s, run.communicator.awaited
+    return patience_s is not None and awaited is not None and awaited.seconds >= patience_s
+
+
 def main():
     told = json.loads(sys.argv[1])
     torch.set_num_threads(told.get("threads", 1))
@@ -45,16 +51,22 @@ def main():
     say("ready")
     with run:
         say("joined", round=run.round, peer=run.communicator.peer_id)
-        last, at = merged(run), time.monotonic()
+        last, at, late = merged(run), time.monotonic(), 0
         while run.round < told["rounds"] and not stop.is_set():
             pause.wait(told.get("step_s", 0.0))
+            round, hurried = run.round, is_hurried(run)
             oracle.inner_step(model, optimizer, told["number"], run.step)
+            late += hurried and run.round == round
             if merged(run) != last:
                 last, now = merged(run), time.monotonic()
                 digest = run.outer_digest()
-                say("round", round=last, digest=digest, peers=run.metrics()["peers"], seconds=now - at)
+                metrics = run.metrics()
+                facts = {key: metrics[key] for key in ("peers", "steps", "waited_for")}
+                say("round", round=last, digest=digest, seconds=now - at, **facts)
                 at = now
-    say("done", round=run.round, digest=run.outer_digest(), dropped=run.metrics()["dropped_rounds"])
+    outer = {name: each.tolist() for name, each in run.outer_parameters().items()} if told.get("outer") else None
+    dropped = run.metrics()["dropped_rounds"]
+    say("done", round=run.round, digest=run.outer_digest(), dropped=dropped, late=late, outer=outer)
 
 
 if __name__ == "__main__":

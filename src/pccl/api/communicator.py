@@ -21,7 +21,7 @@ from pccl.dataplane.state.manifest import Holding
 from pccl.errors import to_exception
 from pccl.logs import configure
 from pccl.net.flight import Flight
-from pccl.types import PeerId, SharedStateSyncStrategy
+from pccl.types import Awaited, PeerId, SharedStateSyncStrategy
 
 
 class Communicator(Collectives, PcclCalls):
@@ -193,6 +193,12 @@ class Communicator(Collectives, PcclCalls):
         """The last 256 collectives of this peer, the latest last: parameters, times, for whom each waited, how it
         ended. Never waits."""
         return self._connected("flight_record").account.flight_record()
+
+    @property
+    def awaited(self) -> Awaited | None:
+        """The call in which others wait for this peer, and for how long; None if there is none. The master says so
+        within two seconds (`explain_after_s`): a peer that computes for long can decide to be brief. Never waits."""
+        return self._connected("awaited").awaited()
 
     @property
     def world_size(self) -> int:

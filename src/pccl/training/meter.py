@@ -96,6 +96,7 @@ class Meter:
             "waited_s": waited_s,
             "waited_for": "" if slowest == me else short(slowest),
             "loss": sum(losses) / len(losses) if losses else 0.0,
+            "steps": own.steps,
             "delta_norm": own.norm,
             "reduced_s": self.reduced_s,
             "bytes": self._round_bytes,

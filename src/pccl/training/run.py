@@ -174,7 +174,8 @@ class Run(Rounds):
             raise UsageError("step_done: this run is not joined; enter it with `with`")
         self._inner += 1
         self._clock += 1
-        if any(flight.due <= self._clock for flight in self._flights) or self._inner >= self._offset(self._next):
+        due = any(flight.due <= self._clock for flight in self._flights)
+        if due or self._inner >= self._offset(self._next) or self._hurried():
             self._meter.stop()
             self._guarded(self._events)
             self._meter.start()

@@ -49,6 +49,7 @@ class Options(TypedDict, total=False):
     join: str
     warmup_steps: int
     notice_s: float
+    patience_s: float | None
 
 
 class ParallelOptions(TypedDict, total=False):
@@ -67,7 +68,7 @@ class ParallelOptions(TypedDict, total=False):
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How a run trains. All but the last six must be equal on all peers."""
+    """How a run trains. All but the last seven must be equal on all peers."""
 
     sync_every: int = SYNC_EVERY
     """Steps between two rounds, called H."""
@@ -108,6 +109,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """With join="fresh": so many steps in which the learning rate rises to its value."""
     notice_s: float = NOTICE_S
     """After SIGTERM the round is finished if it ends within this time."""
+    patience_s: float | None = None
+    """When others have waited for this peer so long, it contributes what it has at the end of its next step. It learns
+    of them within two seconds. None: it makes all its steps."""
     accumulate: int = 1
     """Of `DataParallel`: backward passes of a step."""
 
@@ -163,7 +167,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def shared(self) -> dict[str, str]:
         """What all peers must have alike, in words."""
-        own = ("pace", "join", "warmup_steps", "notice_s", "min_peers", "accumulate")
+        own = ("pace", "join", "warmup_steps", "notice_s", "patience_s", "min_peers", "accumulate")
         values = {name: getattr(self, name) for name in self.__struct_fields__ if name not in own}
         return {name: str(value) for name, value in values.items()}
 
@@ -255,6 +259,7 @@ _RANGES = (
     ("clip", 0.0, 1e9),
     ("notice_s", 0.0, 86400.0),
     ("global_batch", 1, 1 << 40),
+    ("patience_s", 0.0, 86400.0),
 )
 
 
