@@ -10,6 +10,7 @@ from tests.e2e.harness import ForkedProcess, MasterProcess, Process
 from tests.e2e.nursery import TORCH
 from tests.training import oracle
 from tests.training.test_oracle import close
+from tests.training.trainer import LENGTHS
 
 IMPORTS = (*TORCH, "pccl.training.diloco", "pccl.training.parallel", "tests.training.oracle")
 UNTIL_STOPPED = 10**6
@@ -30,6 +31,11 @@ class Said:
             self.seen.append(said)
             if said["event"] == event:
                 return said
+
+    def drain(self):
+        """Read all that it still says."""
+        for line in iter(self._lines.get, None):
+            self.seen.append(json.loads(line))
 
     def stop(self):
         """Let it train no more, and leave."""
@@ -163,6 +169,39 @@ def test_a_slow_peer_contributes_what_it_has_when_patience_ends(master, processe
     for end in ends:
         close({name: torch.tensor(value) for name, value in end["outer"].items()}, outer.theta)
     agree(trainers)
+
+
+@pytest.mark.parametrize("kind", ["samples", "shards"])
+@pytest.mark.parametrize("mode", ["plain", "overlapped", "delayed", "DataParallel"])
+def test_every_item_is_in_one_committed_contribution_though_peers_are_killed(master, processes, kind, mode):
+    options = {} if mode == "DataParallel" else {"sync_every": 3, **MODES[mode]}
+    told = {"rounds": UNTIL_STOPPED, "step_s": 0.01, "data": kind, "options": options}
+    told["kind"] = "DataParallel" if mode == "DataParallel" else "DiLoCo"
+    trainers = [Trainer(master.address, number, **told) for number in range(3)]
+    processes.extend(trainers)
+    for victim in (1, 2):
+        for _ in range(3 if mode != "DataParallel" else 6):
+            trainers[victim].expect("took")
+        trainers[victim].kill()
+        trainers.append(Trainer(master.address, 2 + victim, **told))
+        processes.append(trainers[-1])
+    for trainer in trainers:
+        trainer.drain()
+    said = [each for trainer in trainers for each in trainer.seen]
+    taken = {}
+    for each in (each for each in said if each["event"] == "committed"):
+        assert taken.setdefault(each["round"], each["taken"]) == each["taken"]
+    took = {}
+    for each in (each for each in said if each["event"] == "took"):
+        took.setdefault((each["round"], each["peer"]), []).extend(each["numbers"])
+    used = [
+        number
+        for round, peers in taken.items()
+        for peer, count in peers.items()
+        for number in took.get((round, peer), [])[:count]
+    ]
+    assert sorted(used) == sorted([*range(sum(LENGTHS))] * 2)
+    assert {each["event"] for each in trainers[0].seen} >= {"committed", "done"}
 
 
 def test_rounds_wait_until_enough_peers_are_there_and_lose_no_step(master, processes):

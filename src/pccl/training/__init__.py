@@ -7,10 +7,11 @@ if TYPE_CHECKING:
     from pccl.training.data import ElasticSampler
     from pccl.training.diloco import DiLoCo, LocalSGD
     from pccl.training.parallel import DataParallel
+    from pccl.training.shards import Shards
 
-__all__ = ["DataParallel", "DiLoCo", "ElasticSampler", "LocalSGD"]
+__all__ = ["DataParallel", "DiLoCo", "ElasticSampler", "LocalSGD", "Shards"]
 
-_HOMES = {"ElasticSampler": "data", "DataParallel": "parallel"}
+_HOMES = {"ElasticSampler": "data", "DataParallel": "parallel", "Shards": "shards"}
 
 
 def __getattr__(name: str) -> Any:

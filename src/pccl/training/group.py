@@ -172,6 +172,13 @@ class Group:
             return _landed(ReduceInfo(1, 0, 0, (self.me,), gathered=(packed,)), alone=True)
         return _landed(shares.info._replace(gathered=tuple(shares.output)))
 
+    def awaited_s(self) -> float:
+        """How long others have waited for this peer; 0 if they do not."""
+        with contextlib.suppress(UsageError):  # It has left meanwhile: its time is over.
+            awaited = self.communicator.awaited
+            return 0.0 if awaited is None else awaited.seconds
+        return 0.0
+
     def candidates_wait(self) -> bool:
         """Asked by a peer alone: not more often than candidates are worth waiting for."""
         if time.monotonic() - self._asked_at < POLL_S:

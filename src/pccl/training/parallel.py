@@ -6,14 +6,14 @@ meet, are let in and come back is `rounds.py`. Must not know how gradients are l
 
 import contextlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Unpack
 
 import torch
 from torch import nn, optim
 
 from pccl import Communicator, MembershipLost, UsageError
-from pccl.training.data import Batches, share_of
+from pccl.training.data import share_of
 from pccl.training.gradients import Gradients
 from pccl.training.group import Flight, Landed
 from pccl.training.run import Run
@@ -77,7 +77,7 @@ class DataParallel(Run):
 
     def batches(
         self, dataset: Any, batch_size: int | None = None, *, epochs: int | None = None, **options: Any
-    ) -> Batches:
+    ) -> Iterable[Any]:
         """See `DiLoCo`. With a `global_batch` leave `batch_size` out: a batch is this peer's share."""
         whole = self.settings.global_batch
         if (batch_size is None) == (whole is None):

@@ -37,8 +37,7 @@ class Rounds(Meetings):
     def _hurried(self) -> bool:
         """Others have waited for what this peer does next as long as they should."""
         patience_s = self.settings.patience_s
-        awaited = None if patience_s is None else self._group.communicator.awaited
-        return awaited is not None and patience_s is not None and awaited.seconds >= patience_s
+        return patience_s is not None and self._group.awaited_s() > patience_s
 
     def _offset(self, fragment: int) -> int:
         """The step of the round after which a fragment is launched: spread evenly, the last one at its end."""
@@ -135,6 +134,8 @@ class Rounds(Meetings):
             wants=self.data.batch_size * self._quota,
             ends=self.data.ends,
             taken=self.data.taken,
+            shards=self.data.shards,
+            drained=int(self.data.drained),
         )
 
     def _digest_of(self, fragment: int) -> tuple[int, int]:

@@ -5,7 +5,7 @@ rounds are made.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -14,10 +14,11 @@ from torch import nn, optim
 
 from pccl import Communicator, PCCLError, UsageError
 from pccl.training.checkpoint import KEEP, Saver, newest
-from pccl.training.data import Batches
+from pccl.training.data import Batches, ShardBatches
 from pccl.training.notice import Notice
 from pccl.training.rounds import Rounds
 from pccl.training.settings import Settings
+from pccl.training.shards import Shards
 
 log = logging.getLogger("pccl.training")
 
@@ -76,13 +77,14 @@ class Run(Rounds):
         """The loss of a step, for the round's line and metrics."""
         self._meter.loss = float(loss)
 
-    def batches(self, dataset: Any, batch_size: int, *, epochs: int | None = None, **options: Any) -> Batches:
+    def batches(self, dataset: Any, batch_size: int, *, epochs: int | None = None, **options: Any) -> Iterable[Any]:
         """Batches of a dataset, in which each sample counts once in an epoch, however peers come and go: each peer
         leases what it needs for a round, and what no committed round has used is given out again. All peers pass the
-        same dataset, `epochs` (None: without end), `seed` and `shuffle`; other options are those of a DataLoader.
-        Samples are counted as tokens. Call it before you enter the run; a peer that calls it later has no lease for
-        its first round, and contributes nothing to that."""
-        return Batches(self, dataset, batch_size, epochs, **options)
+        same dataset, `epochs` (None: without end), `seed` and `shuffle`; other options are those of a DataLoader. A
+        dataset that can only be read in order is passed as `Shards`. Samples are counted as tokens. Call it before you
+        enter the run; a peer that calls it later has no lease for its first round, and contributes nothing to that."""
+        kind = ShardBatches if isinstance(dataset, Shards) else Batches
+        return kind(self, dataset, batch_size, epochs, **options)
 
     # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
