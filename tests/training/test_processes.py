@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 
 import pytest
 import torch
@@ -165,6 +166,8 @@ def test_a_slow_peer_contributes_what_it_has_when_patience_ends(master, processe
     steps = [[said["steps"] for said in each.seen if said["event"] == "round"] for each in trainers]
     assert steps[:slow] == [[every] * rounds] * slow
     assert all(0 < made < every for made in steps[slow])
+    waited_for = [said["waited_for"] for said in trainers[0].seen if said["event"] == "round"]
+    assert all(re.fullmatch(r"\S+ \([0-9a-f]{8}\)", each) for each in waited_for), waited_for
     outer, _ = oracle.train(3, rounds, every, 0.7, 0.9, quotas=list(zip(*steps, strict=True)))
     for end in ends:
         close({name: torch.tensor(value) for name, value in end["outer"].items()}, outer.theta)

@@ -184,6 +184,10 @@ class Communicator(Collectives, PcclCalls):
         """What people call this peer."""
         return self._config.name
 
+    def name_of(self, peer: str) -> str:
+        """What people call a peer of this run, as in every sentence: `name (id8)`, or `id8` if it has no name."""
+        return self._connected("name_of").core.names.full(PeerId(peer))
+
     def metrics(self) -> dict[str, float]:
         """Numbers for a dashboard, flat: `wandb.log(comm.metrics())`. Counters end in `_total` and never fall; others
         are of this moment, or of the last round. Never waits."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DataParallel", "DiLoCo", "ElasticSampler", "LocalSGD", "Shards"]
 
-_HOMES = {"ElasticSampler": "data", "DataParallel": "parallel", "Shards": "shards"}
+_HOMES = {"ElasticSampler": "data", "DataParallel": "parallel", "Shards": "data"}
 
 
 def __getattr__(name: str) -> Any:

@@ -3,7 +3,7 @@
 Owns the way from leases to batches. Must not know how leases are agreed on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +13,6 @@ from pccl import PeerId, UsageError
 from pccl.training.leases import WORDS_MAX, Ledger, Shuffle, Span
 from pccl.training.rows import Table
 from pccl.training.shards import Place, Reader, ShardLedger, Shards
-from pccl.types import short
 
 if TYPE_CHECKING:
     from pccl.training.run import Run
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
 class Data:
     """The leases of one run, as this peer knows them: equal on all peers at the beginning of each round."""
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[PeerId], str]) -> None:
+        self._name_of = name_of
         self.ledger: Ledger | ShardLedger = Ledger()
         self.words = torch.zeros(WORDS_MAX, dtype=torch.int64)
         """The ledger as newcomers get it."""
@@ -77,7 +77,9 @@ class Data:
         """Samples or shards: what all that lease anything have passed."""
         kinds = {row.shards: peer for peer, row in zip(table.peers, table.rows, strict=True) if row.wants}
         if len(kinds) > 1:
-            told = ", ".join(f"{count or 'no'} shards at {short(peer)}" for count, peer in sorted(kinds.items()))
+            told = ", ".join(
+                f"{count or 'no'} shards at {self._name_of(peer)}" for count, peer in sorted(kinds.items())
+            )
             raise UsageError(f"batches: all peers must pass the same dataset, got {told}; pass one everywhere")
         (count,) = kinds
         if count and not isinstance(self.ledger, ShardLedger):

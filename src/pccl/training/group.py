@@ -119,6 +119,10 @@ class Group:
         """This peer's id."""
         return self.communicator.peer_id
 
+    def name_of(self, peer: PeerId) -> str:
+        """`name (id8)`, for sentences."""
+        return short(peer) if self._communicator is None else self._communicator.name_of(peer)
+
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def join(self, state: SharedState) -> None:
@@ -192,7 +196,7 @@ class Group:
         pause = threading.Event()
         while not self.communicator.are_peers_pending():
             if told <= 0.0:
-                names = ", ".join(short(peer) for peer in self.communicator.ring)
+                names = ", ".join(map(self.name_of, self.communicator.ring))
                 log.warning(
                     "rounds wait for more peers: min_peers is %d, and %s here (%s). Start more, or lower min_peers",
                     wanted,

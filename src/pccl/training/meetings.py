@@ -53,9 +53,9 @@ class Meetings(ABC):
         codec = settings.quantize
         self._feedback = ErrorFeedback(codec) if codec is not None and settings.with_feedback else None
         self._group = Group(place, self._feedback or codec)
-        self._guards = Guards(settings, self._optimizers)
-        self._meter = Meter()
-        self.data = Data()
+        self._guards = Guards(settings, self._optimizers, self._group.name_of)
+        self._meter = Meter(self._group.name_of)
+        self.data = Data(self._group.name_of)
         self._scheduler = scheduler
         self._state: SharedState | None = None
         self._flights: list[Flight] = []
