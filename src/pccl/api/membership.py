@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -38,7 +39,7 @@ from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.net.transfers import Kept
 from pccl.release import release
-from pccl.types import PeerId, ReduceInfo
+from pccl.types import Awaited, PeerId, ReduceInfo
 
 _PROCESS = secrets.token_hex(8)
 """Of this process and those that are forked from it: together with a process number, of one process alone."""
@@ -174,6 +175,11 @@ class Membership:
         """See `Account`."""
         with self._counting:
             return self.account.metrics(len(self._transactions))
+
+    def awaited(self) -> Awaited | None:
+        """See `Communicator`."""
+        told = self.core.awaited
+        return None if told is None else Awaited(told[0], time.monotonic() - told[1])
 
     def told_flights(self) -> str:
         """See `Leaver`."""
