@@ -42,7 +42,7 @@ from pccl.core.effects.peer_events import (
 from pccl.core.fields import CollectiveSpec, Identity
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.to_master import ToMaster
-from pccl.core.messages.to_peer import Resumed, ToPeer, Waiting, Welcome, Wire
+from pccl.core.messages.to_peer import Awaited, Resumed, ToPeer, Waiting, Welcome, Wire
 from pccl.types import DataType, PeerId, ReduceOp, SharedStateSyncStrategy
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
@@ -98,7 +98,7 @@ class Recorder(Checker):
         self._calls: dict[tuple[str, int], Request] = {}
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
-        if not isinstance(message, Ping | Pong | Welcome | Waiting):
+        if not isinstance(message, Ping | Pong | Welcome | Waiting | Awaited):
             told = _links(message) if isinstance(message, Wire) else tell(message)
             self.lines.append(f"{self.theatre.master.name} → {known.peer}: {told}")
 

@@ -22,7 +22,7 @@ from pccl.errors import to_exception
 from pccl.logs import configure
 from pccl.net.flight import Flight
 from pccl.security import tokens
-from pccl.types import PeerId, SharedStateSyncStrategy
+from pccl.types import Awaited, PeerId, SharedStateSyncStrategy
 
 
 class Communicator(Collectives, PcclCalls):
@@ -163,8 +163,10 @@ class Communicator(Collectives, PcclCalls):
         """Make sure that all peers of this group hold the same state, and let those that do not have it.
 
         All of them call it, with no collective unfinished. The highest revision wins, among equals the most popular
-        content; who lacks it pulls it from those who have it, and `revision` is set to the elected one. For a peer in
-        step `rx_bytes` is 0. Tensors must not be written while it runs.
+        content; but once the group has agreed on a revision, and a peer still holds that or the next one, what is
+        higher comes from another history and cannot win. A peer that lacks what was elected pulls it from those that
+        have it, and `revision` is set to the elected one. For a peer in step `rx_bytes` is 0. Tensors must
+        not be written while it runs.
 
         When a peer did not get it, or the master was lost in the middle, it is tried again here, up to four times in
         all, and only what is missing is fetched. Raises `SyncFailed` when that was not enough, or when the only holder
@@ -190,6 +192,10 @@ class Communicator(Collectives, PcclCalls):
         """What people call this peer."""
         return self._config.name
 
+    def name_of(self, peer: str) -> str:
+        """What people call a peer of this run, as in every sentence: `name (id8)`, or `id8` if it has no name."""
+        return self._connected("name_of").core.names.full(PeerId(peer))
+
     def metrics(self) -> dict[str, float]:
         """Numbers for a dashboard, flat: `wandb.log(comm.metrics())`. Counters end in `_total` and never fall; others
         are of this moment, or of the last round. Never waits."""
@@ -199,6 +205,12 @@ class Communicator(Collectives, PcclCalls):
         """The last 256 collectives of this peer, the latest last: parameters, times, for whom each waited, how it
         ended. Never waits."""
         return self._connected("flight_record").account.flight_record()
+
+    @property
+    def awaited(self) -> Awaited | None:
+        """The call in which others wait for this peer, and for how long; None if there is none. The master says so
+        within two seconds (`explain_after_s`): a peer that computes for long can decide to be brief. Never waits."""
+        return self._connected("awaited").awaited()
 
     @property
     def world_size(self) -> int:

@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ from pccl.net.thread import LoopEnded, LoopThread
 from pccl.net.transfers import Kept
 from pccl.release import release
 from pccl.security import identity, tokens
-from pccl.types import ReduceInfo
+from pccl.types import Awaited, ReduceInfo
 
 _PROCESS = secrets.token_hex(8)
 """Of this process and those that are forked from it: together with a process number, of one process alone."""
@@ -178,6 +179,11 @@ class Membership:
         """See `Account`."""
         with self._counting:
             return self.account.metrics(len(self._transactions))
+
+    def awaited(self) -> Awaited | None:
+        """See `Communicator`."""
+        told = self.core.awaited
+        return None if told is None else Awaited(told[0], time.monotonic() - told[1])
 
     def told_flights(self) -> str:
         """See `Leaver`."""

@@ -94,6 +94,8 @@ class CollectiveSpec(Struct, frozen=True):
     def __str__(self) -> str:
         root = f" from {self.root[:8]}" if self.root else ""
         layout = f" layout={self.layout}" if self.layout else ""
+        if self.layout.startswith("gather"):
+            layout = f" layout={self.layout.removeprefix('gather')}, with gather="
         return f"{self.kind.name}{root} {self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
 
 

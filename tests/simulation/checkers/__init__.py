@@ -1,6 +1,6 @@
 """Onlookers, one for each rule that must hold whatever happens. They see messages and effects, never a core's state."""
 
-from tests.simulation.checkers.ballots import AllVotes, NoSilentWait
+from tests.simulation.checkers.ballots import AllVotes, AwaitedPeersKnow, NoSilentWait
 from tests.simulation.checkers.base import Audience, Checker
 from tests.simulation.checkers.calls import AnsweredOnce, BoundedWaits, NoFalseBlame, Withdrawals
 from tests.simulation.checkers.lanes import HonestLinks, LinksComeAbout, OneOwner
@@ -37,6 +37,7 @@ ALL: tuple[type[Checker], ...] = (
     VisitorsStayOutside,
     AllVotes,
     NoSilentWait,
+    AwaitedPeersKnow,
     SentencesHaveNames,
     ObserversStayOutside,
 )
