@@ -139,8 +139,8 @@ class HostileHost(PeerHost):
             case Resolve(call, answer):
                 if self.person is not None:
                     self.person.answered(call, answer)
-            case CloseMaster() if self.habits.stays:
-                pass
+            case CloseMaster() if self.habits.stays and self.improvises:
+                pass  # A core that dials again has one connection at a time, like that of any peer.
             case Dial(hello):
                 self._in_turn(hello.link, self._dial, effect)
             case AcceptLane():
