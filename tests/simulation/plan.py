@@ -76,6 +76,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Probability that a thought takes much longer than every limit."""
     run_s: float
     run_failure: float
+    wrong_results: float
+    """Probability that a peer ends a run with another result than the others: its memory is bad, or a neighbour sent
+    it something else."""
     lane_lost_by_abort: float
     nat: float
     apart: float
@@ -115,6 +118,7 @@ def draw(random: Random) -> Plan:
     plan = structs.replace(plan, visitors=aside.choice((0, 0, 1, 2, 4)) if plan.syncs else 0)
     plan = structs.replace(plan, timeouts=Random(random.getstate()[1][0] + 2).choice((0.0, 0.0, 0.2, 0.6)))
     plan = structs.replace(plan, observers=Random(random.getstate()[1][0] + 3).choice((0, 0, 0, 1, 3)))
+    plan = structs.replace(plan, wrong_results=Random(random.getstate()[1][0] + 4).choice((0.0, 0.0, 0.0, 0.02, 0.1)))
     if plan.strays and plan.faults and aside.random() < 0.35:
         # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
         plan = structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
@@ -177,6 +181,7 @@ def _troubled(random: Random) -> Plan:
         long_thought=random.choice((0.0, 0.0, 0.02)),
         run_s=random.choice((0.05, 0.5, 3.0)),
         run_failure=random.choice((0.0, 0.0, 0.02)),
+        wrong_results=0.0,
         lane_lost_by_abort=random.choice((0.0, 0.3, 1.0)),
         nat=random.choice((0.0, 0.0, 0.2, 0.5)),
         apart=0.0,
@@ -220,6 +225,7 @@ def by_hand() -> Plan:
         long_thought=0.0,
         run_s=0.0,
         run_failure=0.0,
+        wrong_results=0.0,
         lane_lost_by_abort=0.0,
         nat=0.0,
         apart=0.0,

@@ -5,6 +5,7 @@
     call anna update_topology               or are_peers_pending, goodbye, sync 3, collective 0 [count=8]
     interrupt anna                          Ctrl-C in anna's last call
     done anna 0    fail anna 0              the data plane ends anna's run of tag 0
+    spoil anna 0                            the same as done, with another result than the others have
     crash anna     freeze anna    thaw anna the process is gone, stopped, continued
     crash master   restart master           so is the master's; another one starts, and knows nothing
     cut anna       unite anna               anna cannot reach the master until they are united
@@ -75,9 +76,18 @@ class HandPlane(Plane):
         for part in run.parts.values():
             part.result = sum(each.value for each in run.parts.values())
 
+    def spoil(self, host: PeerHost, tag: int) -> None:
+        """What this peer gets is not what the others get."""
+        part = self._running(host, tag)
+        assert part.result is not None, "all have begun"
+        part.result, part.spoilt = part.result + 1, True
+
+    def _running(self, host: PeerHost, tag: int) -> Part:
+        return next(each for each in self.parts_of(host) if each.effect.tag == tag and not each.ended)
+
     def end_run(self, host: PeerHost, tag: int, cause: str) -> None:
         """End the run of this tag at this peer."""
-        part = next(each for each in self.parts_of(host) if each.effect.tag == tag and not each.ended)
+        part = self._running(host, tag)
         part.succeeded = not cause
         self.end(part, cause, ())
 
@@ -215,6 +225,10 @@ class Story:
 
     def _done(self, name: str, tag: str) -> None:
         self.plane.end_run(self._host(name), int(tag), "")
+
+    def _spoil(self, name: str, tag: str) -> None:
+        self.plane.spoil(self._host(name), int(tag))
+        self._done(name, tag)
 
     def _fail(self, name: str, tag: str) -> None:
         self.plane.end_run(self._host(name), int(tag), "a segment is corrupt")

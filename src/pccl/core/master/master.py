@@ -233,10 +233,8 @@ class Master:
                 self.syncs.vote(member, message, now)
             case SyncEnded(attempt=attempt, cause=cause):
                 self.syncs.report(member, attempt, cause)
-            case Done(tag=tag, attempt=attempt):
-                self.collectives.report(member, tag, attempt, None, now)
-            case Failed(tag=tag, attempt=attempt, cause=cause):
-                self.collectives.report(member, tag, attempt, cause, now)
+            case Done() | Failed():
+                self.collectives.report(member, message, now)
 
     def _withdraw(self, member: Member, tags: tuple[int, ...], now: float) -> None:
         """Take votes back. If one of them has started or been answered meanwhile, all go on: the peer receives that."""

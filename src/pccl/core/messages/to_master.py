@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import CollectiveSpec, Count, Digest, Identity, Name, Number, Run, Tag, Text
+from pccl.core.fields import CollectiveSpec, Count, Digest, Identity, Name, Number, ResultDigest, Run, Tag, Text
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.observers import AskProbe, AskStatus
 from pccl.core.messages.report import Agreed, Answered, Report, TransferReport
@@ -101,6 +101,8 @@ class Done(Struct, frozen=True, tag=True):
 
     tag: Tag
     attempt: Number
+    digest: ResultDigest = b""
+    """Of the result, which must be the same at all peers."""
 
 
 class Failed(Struct, frozen=True, tag=True):
