@@ -82,6 +82,7 @@ class MasterLimitSettings(TypedDict, total=False):
 
     silence_s: float
     candidate_silence_s: float
+    vote_timeout_s: float
     link_timeout_s: float
     redial_s: float
     avoid_s: float
@@ -284,7 +285,8 @@ def _limits(defaults: Limits, passed: Mapping[str, Any], *others: str) -> Limits
     for name in defaults.__struct_fields__:
         setting, value = _setting(name, passed, getattr(defaults, name))
         if isinstance(getattr(defaults, name), float):
-            values[name] = _seconds(setting, value, SECONDS_MIN)
+            # Where the default is no limit, 0 means that.
+            values[name] = _seconds(setting, value, SECONDS_MIN if getattr(defaults, name) else 0.0)
         else:
             values[name] = _integer(setting, value, 1, _MOST.get(name, 2**31))
     known = (*values, "connection_dead_s", *others)

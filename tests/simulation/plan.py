@@ -66,6 +66,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Peers that fetch the shared state before they join."""
     observers: int
     """Programs that ask the master for its status, again and again."""
+    operators: int
+    """People who put peers out by hand; some of them have no right to."""
     strays: float
     """Probability per step that a person does something else than the others."""
     distance_s: float
@@ -119,6 +121,9 @@ def draw(random: Random) -> Plan:
     plan = structs.replace(plan, timeouts=Random(random.getstate()[1][0] + 2).choice((0.0, 0.0, 0.2, 0.6)))
     plan = structs.replace(plan, observers=Random(random.getstate()[1][0] + 3).choice((0, 0, 0, 1, 3)))
     plan = structs.replace(plan, wrong_results=Random(random.getstate()[1][0] + 4).choice((0.0, 0.0, 0.0, 0.02, 0.1)))
+    plan = structs.replace(plan, operators=Random(random.getstate()[1][0] + 6).choice((0, 0, 0, 0, 1, 2)))
+    if Random(random.getstate()[1][0] + 7).random() < 0.2:
+        plan = structs.replace(plan, master_limits=structs.replace(plan.master_limits, vote_timeout_s=30.0))
     if plan.strays and plan.faults and aside.random() < 0.35:
         # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
         plan = structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
@@ -174,6 +179,7 @@ def _troubled(random: Random) -> Plan:
         timeouts=0.0,
         visitors=0,
         observers=0,
+        operators=0,
         strays=random.choice((0.0, 0.0, 0.0, 0.1)),
         distance_s=random.choice((0.0002, 0.005, 0.05, 0.15)),
         jitter_s=random.choice((0.0001, 0.005, 0.05)),
@@ -218,6 +224,7 @@ def by_hand() -> Plan:
         timeouts=0.0,
         visitors=0,
         observers=0,
+        operators=0,
         strays=1.0,
         distance_s=0.0,
         jitter_s=0.0,

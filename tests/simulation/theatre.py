@@ -12,11 +12,9 @@ from random import Random
 from msgspec import structs
 
 from pccl.core.fields import Identity, Label
-from pccl.core.messages.observers import AskProbe, AskStatus
+from pccl.core.rights import Rights
 from pccl.types import PeerId
-from pccl.wire.codec import encode
-from pccl.wire.framing import frame
-from tests.simulation import checkers
+from tests.simulation import callers, checkers
 from tests.simulation.faults import Havoc
 from tests.simulation.habits import draw_name, draw_seesaw
 from tests.simulation.hostile import HostileHost
@@ -85,6 +83,8 @@ class Theatre:
         self._controls: dict[int, tuple[PeerHost, Connection]] = {}
         """Control connections by number, and who dialled them."""
         self._numbers: dict[Connection, int] = {}
+        self.rights: dict[int, Rights] = {}
+        """Of control connections that have not all of them."""
         self.observers: set[int] = set()
         """Connections of those who only ask."""
         self.faults_done = 0
@@ -109,8 +109,10 @@ class Theatre:
         for _ in range(self.plan.hostile):
             delay_s = self.random.choice((0.0, 2.0, 30.0)) * self.random.random()
             self.scheduler.after(0.0 if self.conspiracy else delay_s, self._enter_hostile)
+        for number in range(self.plan.operators):
+            self.scheduler.after(5.0 * (1 + number), callers.operate, self, Random(number))
         for number in range(self.plan.observers):
-            self.scheduler.after(0.5 * number, self._observe, Random(number))
+            self.scheduler.after(0.5 * number, callers.observe, self, Random(number))
         self.havoc.start()
         self.scheduler.run(self.plan.safety_s, lambda: self.scheduler.steps > STEPS_MAX)
         if self.plan.master_crashes:
@@ -258,19 +260,9 @@ class Theatre:
         master.post(self.scheduler.after, host.distance_s, connection.greet)
         self.scheduler.after(timeout_s, host.miss_greeting, connection)
 
-    def _observe(self, random: Random) -> None:
-        """An observer asks for the status, or to be dialled; it may go before the answer comes. It comes back until all
-        have left."""
-        if not self.master.gone:
-            connection = Connection(self.network, 0.01)
-            number = self.master.connected(connection, "10.9.9.9")
-            self.observers.add(number)
-            ask = AskProbe("", 40_000, "nonce") if random.random() < 0.2 else AskStatus()
-            connection.send(0, frame(encode(ask)))
-            if random.random() < 0.3:
-                connection.close(0, "seen enough")
-        if self.peers or self.acting:
-            self.scheduler.after(random.uniform(0.1, 4.0), self._observe, random)
+    def rights_of(self, connection: int) -> Rights:
+        """What a control connection may do."""
+        return self.rights.get(connection, Rights.ALL)
 
     def next_connection(self) -> int:
         """A number for a control connection, whoever is the master."""

@@ -134,3 +134,11 @@ class KickKind(Enum):
     """This master leads another run."""
     DISPLACED = 10
     """An earlier run, which was led from this address before, has come back."""
+    OPERATOR = 11
+    """A person who operates the run put it out."""
+    NO_RIGHT = 12
+    """Its connection may not do what it asked for."""
+    NOT_ONE = 13
+    """What an operator called a peer means none, or several."""
+    VOTELESS = 14
+    """Others waited for its vote for longer than the master allows."""

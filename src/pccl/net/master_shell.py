@@ -15,6 +15,7 @@ from typing import Protocol, assert_never
 from pccl.core.effects.both import Note, Tick
 from pccl.core.effects.master import Close, Closed, DialBack, DialledBack, MasterEffect, MasterEvent, Received, Send
 from pccl.core.messages.lanes import LaneHello
+from pccl.core.rights import without_secret
 from pccl.logs import Teller
 from pccl.net import handshake, sockets
 from pccl.net.bounds import Bounds, raise_descriptor_limit
@@ -167,7 +168,7 @@ class MasterShell:
             return
         if self._strangers.remove(number):
             self._known.add(number)
-        self._driver.post(Received(number, message, host, time.time()))
+        self._driver.post(Received(number, message, host, time.time(), without_secret(host)))
 
     def _closed(self, number: int, cause: str) -> None:
         self._ends.pop(number, None)

@@ -29,6 +29,8 @@ class NoInnocentLost(Checker):
         host = self.theatre.host_of(known)
         if not isinstance(message, Kick) or host is None or host.harms:
             return
+        if message.kind is KickKind.VOTELESS:
+            return  # A person took its time, and there is a limit on that: see `VotesAreLimited`.
         if self.theatre.given_up(known):
             return  # Nobody hears it: the master stood still, and reads only now that the peer has dialled again.
         if self.theatre.conspiracy and message.kind is KickKind.OTHER_RUN:

@@ -3,11 +3,16 @@
 from typing import Any
 from unittest.mock import PropertyMock, patch
 
+from msgspec import structs
+
+from pccl.core.master import liveness
 from pccl.core.master.admission import Admission
 from pccl.core.master.link import LinkStage
 from pccl.core.master.links import Links
 from pccl.core.master.liveness import Liveness
+from pccl.core.master.operators import Operators
 from pccl.core.peer.links import LinkEnd
+from pccl.core.rights import Rights
 from pccl.core.rules.ballot import Ballot
 from tests.simulation.mutants.mutant import Mutant, around
 
@@ -43,7 +48,20 @@ _ADVANCE = Admission.advance
 _FAIL = Links._fail
 
 
+def _kick_for_anybody(self: Any, event: Any, ask: Any, now: float) -> None:
+    _KICK(self, structs.replace(event, rights=Rights.ALL), ask, now)
+
+
+_KICK = Operators.kick
+
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
+    "kick for anybody": (Mutant("operators have a right", Operators, "kick", _kick_for_anybody),),
+    "wait for a vote for ever": (
+        Mutant("there may be a limit", Liveness, "voteless", lambda self, waits, now: ([], "")),
+    ),
+    "kick the many for the few": (
+        Mutant("more wait than are missing", liveness, "_outweigh", lambda these, those: True),
+    ),
     "commit without all votes": (Mutant("a majority is enough", Ballot, "complete", property(_majority)),),
     "keep the vote of the dead": (Mutant("a ballot forgets who is gone", Ballot, "forget", lambda self, voter: None),),
     "admit before lanes stand": (Mutant("the ring is tried first", Admission, "advance", _advance_anyway),),
