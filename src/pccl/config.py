@@ -86,6 +86,7 @@ class MasterLimitSettings(TypedDict, total=False):
     link_timeout_s: float
     redial_s: float
     avoid_s: float
+    undecided_s: float
     reunion_s: float
     newborn_s: float
     explain_after_s: float

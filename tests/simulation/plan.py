@@ -91,6 +91,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Probability that a refusal comes from nearby, long before the other end could answer anything."""
     hostile: int
     """Peers that keep no rule."""
+    insiders: int
+    """Peers that keep the form of every rule, and do harm within it."""
     rejoin: float
     faults: dict[str, float]
     fault_every_s: float
@@ -99,6 +101,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     safety_s: float
     master_limits: MasterLimits
     peer_limits: PeerLimits
+
+    @property
+    def enemies(self) -> int:
+        """Of both kinds."""
+        return self.hostile + self.insiders
 
     @property
     def wait_bound_s(self) -> float:
@@ -124,6 +131,12 @@ def draw(random: Random) -> Plan:
     plan = structs.replace(plan, operators=Random(random.getstate()[1][0] + 6).choice((0, 0, 0, 0, 1, 2)))
     if Random(random.getstate()[1][0] + 7).random() < 0.2:
         plan = structs.replace(plan, master_limits=structs.replace(plan.master_limits, vote_timeout_s=30.0))
+    if not plan.hostile:
+        plan = _with_insiders(plan, Random(random.getstate()[1][0] + 8))
+    # Where pairs cannot reach each other for long, a run stands still until one of them is put out.
+    lasting = plan.nat or plan.apart or _LASTING & plan.faults.keys()
+    limits = structs.replace(plan.master_limits, undecided_s=plan.master_limits.silence_s if lasting else 0.0)
+    plan = structs.replace(plan, master_limits=limits)
     if plan.strays and plan.faults and aside.random() < 0.35:
         # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
         plan = structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
@@ -132,6 +145,20 @@ def draw(random: Random) -> Plan:
     if {"cut_control", "crash_master"} & plan.faults.keys() and aside.random() < 0.3:
         return structs.replace(plan, faults={**plan.faults, "late_bytes": 1.5})
     return plan
+
+
+_LASTING = {"block_pair", "part_peers", "lose_lane"}
+"""Faults by which two peers may not reach each other for long."""
+
+
+def _with_insiders(plan: Plan, random: Random) -> Plan:
+    insiders = random.choice((0, 0, 0, 0, 1, 1, 2))
+    if not insiders or random.random() < 0.4:
+        return structs.replace(plan, insiders=insiders)
+    # What they do to links shows best where all others can reach each other.
+    faults = {name: weight for name, weight in plan.faults.items() if name not in _LASTING}
+    safety_s = max(plan.safety_s, 3 * plan.master_limits.silence_s)
+    return structs.replace(plan, insiders=insiders, nat=0.0, apart=0.0, faults=faults, safety_s=safety_s)
 
 
 def _settled(random: Random) -> Plan:
@@ -194,6 +221,7 @@ def _troubled(random: Random) -> Plan:
         black_holes=random.choice((0.0, 0.5, 1.0)),
         refused_at_once=random.choice((0.0, 0.5, 1.0)),
         hostile=hostile,
+        insiders=0,
         rejoin=random.choice((0.0, 0.5, 1.0)),
         faults={} if quiet else {**present, "join": FAULTS["join"]},
         fault_every_s=random.choice((0.3, 1.0, 3.0, 10.0)),
@@ -239,6 +267,7 @@ def by_hand() -> Plan:
         black_holes=0.0,
         refused_at_once=0.0,
         hostile=0,
+        insiders=0,
         rejoin=0.0,
         faults={},
         fault_every_s=1.0,

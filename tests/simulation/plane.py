@@ -86,7 +86,7 @@ class Plane:
                 self.stall(end)
         if len(run.parts) == run.size:
             self._plan_end(run)
-        if theatre.plan.hostile:
+        if theatre.plan.enemies:
             # Whoever takes part without sending a byte is found out by the data plane alone.
             stall_s = theatre.plan.run_s + NO_PROGRESS_S
             theatre.scheduler.after(stall_s, self.end, part, "no progress", ())
@@ -154,7 +154,8 @@ class Plane:
     def give(self, part: Part, result: int) -> None:
         """A peer has its result, or another one where memory is bad or a neighbour sent it something else."""
         plan = self._theatre.plan
-        part.spoilt = self._theatre.acting and self._dice.random() < plan.wrong_results
+        lied_to = any(each.host.lies() for each in part.run.parts.values() if each is not part)
+        part.spoilt = self._theatre.acting and (lied_to or self._dice.random() < plan.wrong_results)
         part.result = result + self._dice.randrange(1, 1_000_000) * part.spoilt
 
     def _try_success(self, part: Part) -> None:

@@ -16,6 +16,7 @@
     sever anna bert       lose anna bert    all lanes between the two break, or pass no bytes
     copy anna                               another process starts with all that anna is, and dials the master
     block anna bert                         anna cannot dial bert any more
+    deny anna                               from now on anna says of each of its links that it is down
     wait 10                                 let seconds pass
     explain                                 what the master says it waits for
     show anna                               what anna knows
@@ -34,6 +35,9 @@ from pccl.core.effects.peer_events import (
     ArePeersPending,
     CallCollective,
     FetchShared,
+    FromMaster,
+    LaneClosed,
+    PeerEvent,
     Request,
     SayGoodbye,
     SyncShared,
@@ -311,6 +315,21 @@ class Story:
 
     def _block(self, caller: str, target: str) -> None:
         self.theatre.reach.block(self._host(caller).identity.peer, self._host(target).identity.peer)
+
+    def _deny(self, name: str) -> None:
+        host = self._host(name)
+        host.harms.append("hostile")
+        handle = host.handle
+
+        def deny(event: PeerEvent) -> None:
+            handle(event)
+            if isinstance(event, FromMaster) and isinstance(event.message, Wire):
+                for number in list(host.wired):
+                    handle(LaneClosed(number, 0, "no"))
+
+        host.handle = deny  # type: ignore[method-assign]
+        for number in list(host.wired):
+            handle(LaneClosed(number, 0, "no"))
 
     def _wait(self, seconds: str) -> None:
         self._pass(float(seconds))

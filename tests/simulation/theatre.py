@@ -18,6 +18,8 @@ from tests.simulation import callers, checkers
 from tests.simulation.faults import Havoc
 from tests.simulation.habits import draw_name, draw_seesaw
 from tests.simulation.hostile import HostileHost
+from tests.simulation.insider import ENTRANCES_MAX as INSIDERS_MAX
+from tests.simulation.insider import Insider
 from tests.simulation.ledger import Known, Ledger
 from tests.simulation.master_host import NOTICED_S, MasterHost
 from tests.simulation.network import TCP_GIVES_UP_S, Connection, Network
@@ -109,6 +111,9 @@ class Theatre:
         for _ in range(self.plan.hostile):
             delay_s = self.random.choice((0.0, 2.0, 30.0)) * self.random.random()
             self.scheduler.after(0.0 if self.conspiracy else delay_s, self._enter_hostile)
+        for number in range(self.plan.insiders):
+            delay_s = Random(self.random.getstate()[1][0] + number).choice((0.0, 0.0, 3.0, 30.0))
+            self.scheduler.after(delay_s, self._enter_insider)
         for number in range(self.plan.operators):
             self.scheduler.after(5.0 * (1 + number), callers.operate, self, Random(number))
         for number in range(self.plan.observers):
@@ -211,6 +216,12 @@ class Theatre:
             return
         self.place(HostileHost(self, *self._identity("h", None), self._distance()))
 
+    def _enter_insider(self) -> None:
+        """The same of one that keeps the form."""
+        entrances = sum(isinstance(host, Insider) for host in self.hosts_by_name.values())
+        if self.acting and not self.master_for_good and entrances < INSIDERS_MAX:
+            self.place(Insider(self, *self._identity("h", None), self._distance()))
+
     def _identity(self, kind: str, address: tuple[str, int] | None) -> tuple[Identity, tuple[str, int]]:
         number = len(self.hosts_by_name) + 1
         peer = PeerId(f"{self.random.randrange(256):02x}-{kind}{number:04d}" + "0" * 24)
@@ -288,7 +299,7 @@ class Theatre:
     def _excuses_two_runs(self) -> bool:
         """Newcomers who find no run begin one; and those whom a master has lost, all at once, or who noticed late that
         its machine was gone, come back after that. A hostile peer just begins."""
-        if self.plan.hostile or self.begun_anew or self.scheduler.now - self.power_lost_at < 2 * NOTICED_S:
+        if self.plan.enemies or self.begun_anew or self.scheduler.now - self.power_lost_at < 2 * NOTICED_S:
             return True
         return all(host.harms for host in self.peers.values() if host.core.accepted)
 
@@ -338,7 +349,8 @@ class Theatre:
         if host.person is not None:
             host.person.gone()
         if host.hostile:
-            self.scheduler.after(self.random.uniform(0.0, 20.0), self._enter_hostile)
+            enter = self._enter_insider if isinstance(host, Insider) else self._enter_hostile
+            self.scheduler.after(self.random.uniform(0.0, 20.0), enter)
         elif self.acting and self.random.random() < self.plan.rejoin:
             address = host.address if self.random.random() < 0.5 else None
             word = host.word if host.identity.visits else None

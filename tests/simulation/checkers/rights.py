@@ -69,7 +69,7 @@ class VotesAreLimited(Checker):
 
     def master_handled(self, event: MasterEvent) -> None:
         if self._limit_s:
-            now, accepted = self.theatre.scheduler.now, list(self.ledger.accepted())
+            now, accepted = self.theatre.scheduler.now, [each for each in self.ledger.accepted() if not each.away]
             missing: dict[tuple[str, PeerId], float] = {}
             for call in ("updating", "asking"):
                 absent = [each.peer for each in accepted if not getattr(each, call)]
@@ -89,5 +89,6 @@ class VotesAreLimited(Checker):
         if isinstance(message, Kick) and message.kind is KickKind.VOTELESS:
             others = [each for each in self.ledger.electorate() if each.waits and each is not known]
             leaving = [each for each in self.ledger.known.values() if each.connection in self.ledger.leaving]
-            if not self._limit_s or len([each for each in leaving if each.was_accepted]) > len(others):
+            kicked = [each for each in leaving if each.was_accepted and not each.away]
+            if not self._limit_s or len(kicked) > len([each for each in others if not each.away]):
                 raise self.fail(f"{known.peer[:8]} is put out for its vote by fewer than are: {message.reason}")

@@ -55,6 +55,15 @@ def _kick_for_anybody(self: Any, event: Any, ask: Any, now: float) -> None:
 _KICK = Operators.kick
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
+    "blame the younger": (
+        Mutant(
+            "one with more trouble is at fault",
+            Links,
+            "suspect",
+            lambda self, ends: self._roster.younger(ends).peer,
+            first=200,
+        ),
+    ),
     "kick for anybody": (Mutant("operators have a right", Operators, "kick", _kick_for_anybody),),
     "wait for a vote for ever": (
         Mutant("there may be a limit", Liveness, "voteless", lambda self, waits, now: ([], "")),

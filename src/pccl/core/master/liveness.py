@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from pccl.core.limits import PINGS_PER_LIMIT
 from pccl.core.master.part import Common, Part, Wait
-from pccl.core.master.roster import Member
+from pccl.core.master.roster import Member, MemberStage
 from pccl.types import PeerId
 
 
@@ -47,11 +47,13 @@ class Liveness(Part):
         """The members that have kept others waiting for too long, in the oldest such wait, and its call. None by whom
         fewer wait than are missing: one peer must not get all others kicked by calling what they never call. And none
         that itself waits for what no vote can bring, such as links. Others are looked at when these are out."""
-        accepted, limit_s = self._roster.accepted, self._limits.vote_timeout_s
+        limit_s = self._limits.vote_timeout_s
+        # One without a connection may be dead, and waits for no other; how long it is waited for is another question.
+        here = {peer: each for peer, each in self._roster.accepted.items() if each.stage is MemberStage.ACCEPTED}
         busy = {peer for wait in waits if wait.works or not wait.missing for peer in wait.waiting}
         for wait in sorted(waits, key=lambda wait: wait.since):
-            missing = [accepted[peer] for peer in wait.missing if peer in accepted]
-            voters = [accepted[peer] for peer in wait.waiting if peer in accepted and peer not in wait.missing]
+            missing = [here[peer] for peer in wait.missing if peer in here]
+            voters = [here[peer] for peer in wait.waiting if peer in here and peer not in wait.missing]
             due = 0 < limit_s < now - max(wait.since, self._unread_before) and not wait.works
             late = [member for member in missing if member.peer not in busy]
             if due and late and voters and _outweigh(voters, missing):
