@@ -86,9 +86,11 @@ class MasterLimitSettings(TypedDict, total=False):
 
     silence_s: float
     candidate_silence_s: float
+    vote_timeout_s: float
     link_timeout_s: float
     redial_s: float
     avoid_s: float
+    undecided_s: float
     reunion_s: float
     newborn_s: float
     explain_after_s: float
@@ -317,7 +319,8 @@ def _limits(defaults: Limits, passed: Mapping[str, Any], *others: str) -> Limits
     for name in defaults.__struct_fields__:
         setting, value = _setting(name, passed, getattr(defaults, name))
         if isinstance(getattr(defaults, name), float):
-            values[name] = _seconds(setting, value, SECONDS_MIN)
+            # Where the default is no limit, 0 means that.
+            values[name] = _seconds(setting, value, SECONDS_MIN if getattr(defaults, name) else 0.0)
         else:
             values[name] = _integer(setting, value, 1, _MOST.get(name, 2**31))
     known = (*values, "connection_dead_s", *others)

@@ -7,10 +7,11 @@ import pytest
 
 from pccl import UsageError
 from pccl.cli import main
+from pccl.core.rights import Rights
 from pccl.security import tokens
 from pccl.security.ledger import Ledger
 from pccl.security.secret import MasterSecret, default_path, load, load_or_make
-from pccl.security.tokens import Claim, Right, Role
+from pccl.security.tokens import Claim, Role
 
 SECRET = MasterSecret(bytes(range(32)))
 CLAIM = Claim(Role.OBSERVER, b"abcdef", 1_900_000_000)
@@ -54,15 +55,15 @@ def test_a_token_says_who_its_holder_is_and_pins_the_master():
     token = tokens.mint(SECRET, CLAIM, b"p" * 32)
     assert tokens.parse(f"  {token.text()}\n") == token
     assert len(token.text()) == 80
-    assert token.claim.rights == Right.OBSERVE
+    assert token.claim.rights == Rights.OBSERVE
     changed = Claim(Role.OPERATOR, CLAIM.id, CLAIM.expires_unix_s)
     assert tokens.key_of(SECRET, changed) != token.key
     assert tokens.key_of(MasterSecret(bytes(32)), CLAIM) != token.key
 
 
 def test_the_first_token_may_bring_a_state_and_others_may_not_by_themselves():
-    assert tokens.first_claim(SECRET).rights == Right.JOIN | Right.OBSERVE | Right.BRING_STATE
-    assert Claim(Role.PEER, b"abcdef").rights == Right.JOIN | Right.OBSERVE
+    assert tokens.first_claim(SECRET).rights == Rights.JOIN | Rights.OBSERVE | Rights.BRING_STATE
+    assert Claim(Role.PEER, b"abcdef").rights == Rights.JOIN | Rights.OBSERVE
     assert Claim.unpack(Claim(Role.PEER, b"abcdef", brings_state=True).pack()).brings_state
 
 

@@ -1,4 +1,4 @@
-"""The command line: `pccl master`, `status`, `top`, `doctor`, `token`, `demo`, `version`.
+"""The command line: `pccl master`, `status`, `top`, `doctor`, `kick`, `token`, `demo`, `version`.
 
 Owns arguments, what is printed and exit codes. Must not know anything that a user of the library could not.
 """
@@ -42,6 +42,10 @@ def parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what would go wrong on this machine, and the fix; it never joins")
     _address(doctor)
     _json(doctor)
+    kick = commands.add_parser("kick", help="put a peer out of a run; it and the others are told why")
+    kick.add_argument("peer", metavar="PEER", help="its name, its id, or how its id begins")
+    kick.add_argument("--reason", default="", metavar="WORDS", help="what the peer's exception and all logs have")
+    _address(kick)
     _token(commands.add_parser("token", help="who may come in: new, revoke, list"))
     commands.add_parser("demo", help="a master and real peers on this machine that train, die and come later")
     commands.add_parser("version", help="what is installed")
@@ -108,6 +112,10 @@ def _run(chosen: argparse.Namespace) -> int:
                 from pccl.cli.doctor import examine
 
                 return examine(chosen.address, chosen.json, sys.stdout)
+            case "kick":
+                from pccl.cli.kick import kick
+
+                return kick(chosen.peer, chosen.reason, chosen.address, sys.stdout)
             case "token":
                 return _run_token(chosen)
             case "demo":

@@ -27,6 +27,8 @@ Tag = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 """A number beyond which others are to be given."""
 Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
+ResultDigest = Annotated[bytes, Meta(max_length=16)]
+"""Of the result of a collective; empty where peers have different ones by design, or where none is made."""
 Lane = Annotated[int, Meta(ge=0, le=1024)]
 """The highest is the express lane of a link with as many others as there may be."""
 LaneCount = Annotated[int, Meta(ge=0, le=1024)]
@@ -134,3 +136,11 @@ class KickKind(Enum):
     """This master leads another run."""
     DISPLACED = 10
     """An earlier run, which was led from this address before, has come back."""
+    OPERATOR = 11
+    """A person who operates the run put it out."""
+    NO_RIGHT = 12
+    """Its connection may not do what it asked for."""
+    NOT_ONE = 13
+    """What an operator called a peer means none, or several."""
+    VOTELESS = 14
+    """Others waited for its vote for longer than the master allows."""

@@ -16,6 +16,7 @@ from pccl.core.effects.both import Note, Tick
 from pccl.core.effects.master import Close, Closed, DialBack, DialledBack, MasterEffect, MasterEvent, Received, Send
 from pccl.core.messages.lanes import LaneHello
 from pccl.core.messages.to_master import Join, Resume
+from pccl.core.rights import without_secret
 from pccl.logs import Teller
 from pccl.net import handshake, sockets
 from pccl.net.bounds import Bounds, raise_descriptor_limit
@@ -177,7 +178,9 @@ class MasterShell:
             return
         if self._strangers.remove(number):
             self._known.add(number)
-        self._driver.post(Received(number, message, host, time.time()))
+        claim = self._ends[number].claim
+        rights = without_secret(host) if claim is None else claim.rights
+        self._driver.post(Received(number, message, host, time.time(), rights))
 
     def _closed(self, number: int, cause: str) -> None:
         self._ends.pop(number, None)

@@ -7,7 +7,8 @@ import asyncio
 import socket
 
 from pccl.config import Address
-from pccl.core.messages.observers import AskProbe, AskStatus, ToObserver
+from pccl.core.messages.observers import ToObserver
+from pccl.core.messages.to_master import FromObserver
 from pccl.core.messages.to_peer import Kick
 from pccl.net.connection import PeerEnd
 from pccl.net.dialling import Dialler
@@ -41,9 +42,7 @@ async def resolve(address: Address, timeout_s: float) -> list[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-async def ask(
-    address: Address, question: AskStatus | AskProbe, timeout_s: float, token: Token | None = None
-) -> ToObserver:
+async def ask(address: Address, question: FromObserver, timeout_s: float, token: Token | None = None) -> ToObserver:
     """The master's answer. Raises `Unreachable`."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + timeout_s

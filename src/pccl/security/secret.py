@@ -1,6 +1,7 @@
 """The master's secret: 32 random bytes in a file that its owner alone can read.
 
-Owns the file and what is derived from its content. The process that has it is the master: it is never sent, printed or logged.
+Owns the file and what is derived from its content. The process that has it is the master: it is never sent, printed or
+logged.
 """
 
 import base64

@@ -12,8 +12,9 @@ import binascii
 import hmac
 import struct
 from dataclasses import dataclass, field
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 
+from pccl.core.rights import Rights
 from pccl.errors import UsageError
 from pccl.security.certificate import PIN_BYTES
 from pccl.security.secret import MasterSecret
@@ -24,23 +25,7 @@ ID_BYTES = 6
 CLAIM_BYTES = 11
 _CLAIM = struct.Struct(">B6sI")
 _BRINGS = 0x80
-"""In the byte of the role: see `Right.BRING_STATE`."""
-
-
-class Right(IntFlag):
-    """What a connection may do."""
-
-    JOIN = 1
-    """Be a peer: vote, reduce, sync, and fetch the state as a visitor."""
-    OBSERVE = 2
-    """Ask for the status, and to be dialled back."""
-    OPERATE = 4
-    """Kick peers."""
-    BRING_STATE = 8
-    """Put another state in the place of the one that the run has agreed on."""
-
-
-ALL = Right.JOIN | Right.OBSERVE | Right.OPERATE | Right.BRING_STATE
+"""In the byte of the role: see `Rights.BRING_STATE`."""
 
 
 class Role(IntEnum):
@@ -52,9 +37,9 @@ class Role(IntEnum):
 
 
 _RIGHTS = {
-    Role.PEER: Right.JOIN | Right.OBSERVE,
-    Role.OBSERVER: Right.OBSERVE,
-    Role.OPERATOR: Right.OBSERVE | Right.OPERATE,
+    Role.PEER: Rights.JOIN | Rights.OBSERVE,
+    Role.OBSERVER: Rights.OBSERVE,
+    Role.OPERATOR: Rights.OBSERVE | Rights.OPERATE,
 }
 
 
@@ -72,9 +57,9 @@ class Claim:
     brings_state: bool = False
 
     @property
-    def rights(self) -> Right:
+    def rights(self) -> Rights:
         """What its holder may do."""
-        return _RIGHTS[self.role] | (Right.BRING_STATE if self.brings_state else Right(0))
+        return _RIGHTS[self.role] | (Rights.BRING_STATE if self.brings_state else Rights.NONE)
 
     @property
     def name(self) -> str:

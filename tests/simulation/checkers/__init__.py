@@ -9,6 +9,7 @@ from tests.simulation.checkers.names import SentencesHaveNames
 from tests.simulation.checkers.observers import ObserversStayOutside
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
 from tests.simulation.checkers.recovery import KicksAreJust, NoGaps, OneLog
+from tests.simulation.checkers.rights import OnlyOperatorsKick, VotesAreLimited
 from tests.simulation.checkers.rings import FreshSizes, OneRing
 from tests.simulation.checkers.states import HighestWins, OneState, OneStrategy, SourcesHold
 
@@ -40,6 +41,8 @@ ALL: tuple[type[Checker], ...] = (
     AwaitedPeersKnow,
     SentencesHaveNames,
     ObserversStayOutside,
+    OnlyOperatorsKick,
+    VotesAreLimited,
 )
 
 NAMES = (

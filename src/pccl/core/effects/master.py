@@ -6,6 +6,7 @@ from pccl.core.effects.both import Note, Tick
 from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import ToPeer
+from pccl.core.rights import Rights
 
 
 class Received(Struct, frozen=True):
@@ -19,6 +20,8 @@ class Received(Struct, frozen=True):
     """The address that this connection comes from, for peers that announce none."""
     unix_s: float = 0.0
     """The clock of this machine, for observers that compare theirs."""
+    rights: Rights = Rights.ALL
+    """What its sender has proved that it may do."""
 
 
 class Closed(Struct, frozen=True):

@@ -21,6 +21,7 @@ from pccl.core.master.link import Link
 from pccl.core.master.links import Links
 from pccl.core.master.liveness import Liveness
 from pccl.core.master.observers import Observers
+from pccl.core.master.operators import Operators
 from pccl.core.master.outbox import Outbox
 from pccl.core.master.part import Common, Departure, Lead, Part
 from pccl.core.master.pending import Pending
@@ -33,7 +34,7 @@ from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
 from pccl.core.master.waits import Waits
 from pccl.core.messages.both import Ping, Pong
-from pccl.core.messages.observers import AskProbe, AskStatus
+from pccl.core.messages.observers import AskProbe, AskStatus, KickPeer
 from pccl.core.messages.report import Correction, ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
@@ -77,6 +78,7 @@ class Master:
         self.gathering = Gathering(common, self.admission, self.away)
         self.arrivals = Arrivals(common, self.admission, self.visits, self.away, self.gathering)
         self.liveness = Liveness(common)
+        self.operators = Operators(common)
         self._parts: tuple[Part, ...] = (
             self.arrivals,
             self.gathering,
@@ -165,7 +167,10 @@ class Master:
     def _receive(self, event: Received, now: float) -> None:
         member = self.roster.find(event.connection)
         if member is None:
-            self.arrivals.greet(event, now)
+            if isinstance(event.message, KickPeer):
+                self.operators.kick(event, event.message, now)
+            else:
+                self.arrivals.greet(event, now)
             return
         member.session.receive(event.message)
         try:
@@ -196,7 +201,7 @@ class Master:
                 pass  # It was sent before our answer arrived; `LinkDown` follows.
             case Join() | Resume() | ReportPart():
                 raise Violation("joined twice on one connection")
-            case AskStatus() | AskProbe():
+            case AskStatus() | AskProbe() | KickPeer():
                 raise Violation("asked like an observer on the connection of a peer")
             case Fetch():
                 self.visits.fetch(member, now)
@@ -234,10 +239,8 @@ class Master:
                 self.syncs.vote(member, message, now)
             case SyncEnded(attempt=attempt, cause=cause):
                 self.syncs.report(member, attempt, cause)
-            case Done(tag=tag, attempt=attempt):
-                self.collectives.report(member, tag, attempt, None, now)
-            case Failed(tag=tag, attempt=attempt, cause=cause):
-                self.collectives.report(member, tag, attempt, cause, now)
+            case Done() | Failed():
+                self.collectives.report(member, message, now)
 
     def _withdraw(self, member: Member, tags: tuple[int, ...], now: float) -> None:
         """Take votes back. If one of them has started or been answered meanwhile, all go on: the peer receives that."""
@@ -364,18 +367,23 @@ class Master:
             self._watch_at = None
 
     def _pass_time(self, now: float) -> None:
+        watches = self._watch_at is not None and self._watch_at <= now
+        voteless, call = self.liveness.voteless(self._waits.all(), now) if watches else ([], "")
         for link in self.links.pass_time(now):
             self._stop_attempts(link, link.explain(), now)
         for member in self.visits.overdue(now):
             reason = f"it visits and asked for nothing within {self.limits.link_timeout_s:g} s"
             self.expel(member, Kick(KickKind.IDLE, reason), now)
-        if self._watch_at is not None and self._watch_at <= now:
+        if watches:
             waited = dict.fromkeys(peer for part in self._parts for peer in part.waited_for())
             for member in self.liveness.watch(waited, now):
                 visits = member.peer in self.roster.visitors
                 reason = f"it answered nothing for {self.liveness.limit(member):g} s"
                 kick = Kick(KickKind.SILENT, reason if visits else f"{reason} while others waited for it")
                 self.expel(member, kick, now)
+        for member in [each for each in voteless if self.roster.accepted.get(each.peer) is each]:
+            reason = f"others waited for it in {call} for {self.limits.vote_timeout_s:g} s (vote_timeout_s)"
+            self.expel(member, Kick(KickKind.VOTELESS, reason), now)
 
     def _watch(self, now: float) -> None:
         """Look again in a while if a peer waits; explain waits that have lasted long."""

@@ -16,6 +16,7 @@ from pccl.core.master.roster import Member, Roster
 from pccl.core.master.waits import Waits
 from pccl.core.messages.observers import AskProbe, AskStatus, Probed
 from pccl.core.messages.to_peer import Kick
+from pccl.core.rights import Rights
 from pccl.core.status import (
     CAUSE_MAX,
     EVENTS_KEPT,
@@ -56,6 +57,9 @@ class Observers:
     def answer(self, event: Received, now: float) -> list[MasterEffect]:
         """One message of a connection that is no peer's."""
         connection, asked = event.connection, event.message
+        if Rights.OBSERVE not in event.rights:
+            reason = "this connection may not observe: its token is for something else; use one of the role observer"
+            return [Send((connection,), Kick(KickKind.NO_RIGHT, reason)), Close(connection)]
         match asked:
             case AskStatus():
                 return [Send((connection,), self.status(event, now)), Close(connection)]
