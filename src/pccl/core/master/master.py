@@ -10,7 +10,7 @@ and costs no other peer anything.
 from msgspec import structs
 
 from pccl.core.effects.both import Note, Tick
-from pccl.core.effects.master import Close, Closed, DialledBack, MasterEffect, MasterEvent, Received
+from pccl.core.effects.master import Close, Closed, DialledBack, Exceeded, MasterEffect, MasterEvent, Received
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S, MasterLimits
 from pccl.core.master.admission import Admission
@@ -119,6 +119,8 @@ class Master:
                 member = self.roster.find(event.connection)
                 if member is not None:
                     self._disconnect(member, event.cause, now)
+            case Exceeded():
+                self._exceed(event, now)
             case Tick():
                 self._pass_time(now)
         self._concerns_one = False
@@ -141,6 +143,11 @@ class Master:
     def _is_observer(self, event: Received) -> bool:
         return isinstance(event.message, AskStatus | AskProbe) and self.roster.find(event.connection) is None
 
+    def is_member(self, connection: int) -> bool:
+        """True if this is the connection of an accepted peer."""
+        member = self.roster.find(connection)
+        return member is not None and member.peer in self.roster.accepted
+
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
         dates = (*(part.next_deadline() for part in self._parts), self._watch_at)
@@ -158,6 +165,13 @@ class Master:
         elif not self.gathering.disconnect(member, cause):
             self.outbox.close(member.connection)
             self.remove(Departure(member, f"its connection closed ({cause})", now))
+
+    def _exceed(self, event: Exceeded, now: float) -> None:
+        member = self.roster.find(event.connection)
+        if member is None:
+            self.outbox.close(event.connection)
+        else:
+            self.expel(member, Kick(KickKind.PROTOCOL, f"it broke the protocol: {event.how}"), now)
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
