@@ -265,7 +265,7 @@ class Theatre:
             connection = Connection(self.network, 0.01)
             number = self.master.connected(connection, "10.9.9.9")
             self.observers.add(number)
-            ask = AskProbe("", 40_000, "nonce") if random.random() < 0.2 else AskStatus()
+            ask = AskProbe(40_000, "nonce") if random.random() < 0.2 else AskStatus()
             connection.send(0, frame(encode(ask)))
             if random.random() < 0.3:
                 connection.close(0, "seen enough")
