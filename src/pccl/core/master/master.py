@@ -156,7 +156,7 @@ class Master:
 
     def explain(self) -> tuple[str, ...]:
         """What the run waits for, and on whom; empty when no peer waits."""
-        return tuple(self.outbox.spell(wait.sentence) for wait in self._waits.all())
+        return tuple(clip(self.outbox.spell(wait.sentence)) for wait in self._waits.all())
 
     def _disconnect(self, member: Member, cause: str, now: float) -> None:
         """A connection ended without a goodbye."""
