@@ -18,7 +18,7 @@ def observe(theatre: "Theatre", random: Random) -> None:
     """An observer asks for the status, or to be dialled; it may go before the answer comes. It comes back until all
     have left."""
     if not theatre.master.gone:
-        ask = AskProbe("", 40_000, "nonce") if random.random() < 0.2 else AskStatus()
+        ask = AskProbe(40_000, "nonce") if random.random() < 0.2 else AskStatus()
         connection = _call(theatre, ask, Rights.ALL)
         if random.random() < 0.3:
             connection.close(0, "seen enough")

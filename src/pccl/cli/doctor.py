@@ -77,7 +77,10 @@ async def _network(config: PeerConfig, master: Entrance | None) -> AsyncIterator
             if finding.level == FAIL:
                 return
         if number:
-            yield await _probe(config, master, number, nonce)
+            answer = await _probe(config, master, number, nonce)
+            yield answer
+            if answer.level == OK and config.announce.host:
+                yield await _announced(config.announce, master.address)
     finally:
         port.close()
 
@@ -114,7 +117,7 @@ async def _probe(config: PeerConfig, master: Entrance, port: int, nonce: str) ->
     """Let the master dial us as a neighbour would."""
     announced, chosen = config.announce, config.announce.port or port
     try:
-        answer = await ask(master.address, AskProbe(announced.host, chosen, nonce), PROBE_S, master.token)
+        answer = await ask(master.address, AskProbe(chosen, nonce), PROBE_S, master.token)
     except Unreachable as error:
         return Finding("dial back", WARN, f"the master was asked to dial this machine, and: {error}", "try again")
     assert isinstance(answer, Probed), "the only other answer"
@@ -122,10 +125,25 @@ async def _probe(config: PeerConfig, master: Entrance, port: int, nonce: str) ->
     if not answer.cause:
         return Finding("dial back", OK, f"others can dial this machine at {where} ({answer.seconds * 1e3:.0f} ms)")
     what = f"the master cannot dial this machine at {where}: {answer.cause}"
-    if announced.host or announced.port:
+    if announced.port:
         return Finding(
             "dial back", FAIL, what, "set PCCL_ANNOUNCE to an address that others can dial, or leave it unset"
         )
     fix = f"open TCP port {port} in the firewall (PCCL_LISTEN fixes it), or set PCCL_ANNOUNCE to where it is forwarded"
     # Without an open port a peer still works as long as its neighbours can be dialled.
     return Finding("dial back", FAIL if config.listen.port else WARN, what, fix)
+
+
+async def _announced(announced: Address, master: Address) -> Finding:
+    """The master dials back only where a question comes from: only if that is what is announced, it was tried."""
+    try:
+        found = await resolve(announced, RESOLVE_S)
+        status = await ask(master, AskStatus(), ANSWER_S)
+    except Unreachable as error:
+        fix = "set PCCL_ANNOUNCE to an address that others can dial, or leave it unset"
+        return Finding("announce", FAIL, f"PCCL_ANNOUNCE is {announced.host}: {error}", fix)
+    seen = status.seen if isinstance(status, Status) else ""
+    if seen in found:
+        return Finding("announce", OK, f"PCCL_ANNOUNCE is {announced.host}, where the master sees this machine")
+    what = f"PCCL_ANNOUNCE is {announced.host} ({', '.join(found)}), which the master did not dial: it sees {seen}"
+    return Finding("announce", WARN, what, "make sure that other peers can dial it, or leave it unset")

@@ -6,8 +6,11 @@ how their bytes are sealed is the guard's business. Must not know what a message
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
+from pccl.net.budgets import CANDIDATE_BACKLOG_MAX, MEMBER_BACKLOG_MAX
+from pccl.net.rates import FRAMES_PER_TURN
 from pccl.security.control import Guard, MasterGuard, Refused
 from pccl.security.tls import NotProven
 from pccl.security.tokens import Claim
@@ -28,12 +31,10 @@ from pccl.wire.framing import (
     refusal,
 )
 
-BACKLOG_MAX = 2 * 1024 * 1024
-"""Bytes kept for an end that does not read, besides the message at their end, which may be as large as messages get.
-
-In a run of 1,000 peers a `Topology` takes 35 KB: this is a minute of them, one every second, so a peer that is out of
-reach for as long as the master tolerates is not closed for it. And 1,000 connections that do not read, or that ask
-without end and do not read the answers, make the master keep 2 GB, which its machine survives."""
+FRAME_TIMEOUT_S = 30.0
+"""From the first byte of a frame to its last, at the master's end, once its sender has proved who it is; before, all of
+it together has `listening.HELLO_TIMEOUT_S`. The longest frame takes 7 s at the least rate that a lane may have, and TCP
+sends again after 1, 3, 7 and 15 s. A member whose connection ends so comes back on another."""
 
 LINGER_S = 5.0
 """After our last message the other end has this long to read it and to close. Closing at once would answer bytes that
@@ -98,9 +99,7 @@ class ControlEnd(asyncio.Protocol):
             if not self._spoken_to:
                 data = self._take_preamble(data)
             if self._spoken_to:
-                for body in self._reader.feed(self._unsealed(data)):
-                    if not self._cause:
-                        self._take_frame(body)
+                self._take(self._unsealed(data))
         except (WireError, NotProven) as error:
             self.fail(str(error))
 
@@ -120,8 +119,18 @@ class ControlEnd(asyncio.Protocol):
 
     # ── for the two kinds of end ─────────────────────────────────────────────────────────────────────────────────────
 
+    def _take(self, data: bytes) -> None:
+        """Bytes behind the preamble."""
+        for body in self._reader.feed(data):
+            if not self._cause:
+                self._take_frame(body)
+
     def _take_frame(self, body: bytes) -> None:
         raise NotImplementedError
+
+    def _backlog_max(self) -> int:
+        """Bytes that may wait for an end that does not read."""
+        return MEMBER_BACKLOG_MAX
 
     def _take_purpose(self, head: bytes) -> None:
         """Check the other end's preamble."""
@@ -131,7 +140,7 @@ class ControlEnd(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing() or self._cause:
             return  # Its end is on its way to the core.
         waiting = self._transport.get_write_buffer_size()
-        if waiting > BACKLOG_MAX:
+        if waiting > CANDIDATE_BACKLOG_MAX and waiting > self._backlog_max():
             self.fail(f"it does not read: {waiting} bytes wait to be sent")
         elif self._guard is None:
             self._transport.write(data)
@@ -166,21 +175,104 @@ _NOT_SERVED = {
 """To the wrong kind of control connection. All others are lanes, which lead from peer to peer."""
 
 
-class MasterEnd(ControlEnd):
-    """The master's end. A stranger gets no answer, but one of another version gets it in words."""
+@dataclass(frozen=True)
+class MasterSide:
+    """What the master's end of a connection asks of its shell, and tells it."""
 
-    def __init__(
-        self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None], guard: MasterGuard | None = None
-    ) -> None:
+    frame: Callable[[bytes], float]
+    """A frame has come; the seconds before the next one may."""
+    closed: Callable[[str], None]
+    kept: Callable[[int], None] = lambda nbytes: None
+    """So many bytes stay in memory for now."""
+    is_member: Callable[[], bool] = lambda: True
+
+
+class MasterEnd(ControlEnd):
+    """The master's end. A stranger gets no answer, but one of another version gets it in words. One connection gets a
+    few frames handled in each turn of the loop, and none while it is held up: then it is not read."""
+
+    def __init__(self, side: MasterSide, guard: MasterGuard | None = None) -> None:
         # A peer that has greeted is counted and bounded by the core; only unknown connections are kept to small frames.
-        super().__init__(FrameReader(HELLO_FRAME_MAX, then=TO_MASTER_FRAME_MAX), on_closed, guard)
-        self._on_frame = on_frame
+        super().__init__(FrameReader(HELLO_FRAME_MAX, then=TO_MASTER_FRAME_MAX), side.closed, guard)
+        self._side = side
         self._master_guard = guard
+        self._frames = 0
+        self._watch: asyncio.TimerHandle | None = None
+        """Looks whether the frame that is incomplete is still the same."""
+        self._turn: asyncio.Handle | None = None
+        """The next turn of what was read and not handled, or of a connection that is held up."""
 
     @property
     def claim(self) -> Claim | None:
         """Of the token that the other end has proved to have; None where nothing is proved."""
         return self._master_guard.claim if self._master_guard is not None else None
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is in memory for it: unread answers, and what has come and was not handled."""
+        unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return unread + self._reader.buffered + self._reader.left
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for handle in (self._watch, self._turn):
+            if handle is not None:
+                handle.cancel()
+        super().connection_lost(error)
+
+    def _backlog_max(self) -> int:
+        return MEMBER_BACKLOG_MAX if self._side.is_member() else CANDIDATE_BACKLOG_MAX
+
+    def _write(self, data: bytes) -> None:
+        super()._write(data)
+        if self._transport is not None and (waiting := self._transport.get_write_buffer_size()):
+            self._side.kept(min(waiting, len(data)))
+
+    # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, data: bytes) -> None:
+        pause_s = 0.0
+        for body in self._reader.feed(data, FRAMES_PER_TURN):
+            self._frames += 1
+            if not self._cause:
+                pause_s = max(pause_s, self._side.frame(body))
+        if self._reader.left or pause_s:
+            self._rest(pause_s)
+        if self._reader.buffered or self._reader.left:
+            self._side.kept(len(data))
+        if self._reader.buffered and self._watch is None:
+            self._watch_frame()
+
+    def _rest(self, pause_s: float) -> None:
+        """Others have their turn; until the next one nothing is read."""
+        loop = asyncio.get_running_loop()
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._turn = loop.call_later(pause_s, self._go_on) if pause_s else loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._turn = None
+        if not self._cause:
+            try:
+                self._take(b"")
+            except WireError as error:
+                self.fail(str(error))
+        if self._turn is None and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _watch_frame(self) -> None:
+        self._watch = asyncio.get_running_loop().call_later(FRAME_TIMEOUT_S, self._judge_frame, self._frames)
+
+    def _judge_frame(self, frames: int) -> None:
+        """A frame was incomplete a while ago: it has come, or another one is by now, or it comes too slowly."""
+        self._watch = None
+        if not self._reader.buffered or self._turn is not None:
+            return
+        if frames == self._frames:
+            self.fail(f"it sent a part of a message, and not the rest within {FRAME_TIMEOUT_S:g} s")
+        else:
+            self._watch_frame()
+
+    # ── the opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _take_purpose(self, head: bytes) -> None:
         try:
@@ -203,9 +295,6 @@ class MasterEnd(ControlEnd):
         except Refused as error:
             self._refuse(f"the master refuses this connection: {error}")
             return b""
-
-    def _take_frame(self, body: bytes) -> None:
-        self._on_frame(body)
 
     def _refuse(self, reason: str) -> None:
         self._put(refusal(reason))

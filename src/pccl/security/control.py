@@ -6,7 +6,7 @@ Owns knock and proof. Must not know messages, nor what a right is good for.
     master   preamble · TLS, inside which: frames                   or a refusal, in the clear
 
 The knock shows that the dialling end has a token before anything is kept or computed for it: without one a stranger
-costs two HMACs. It can be recorded and sent again, so the proof inside TLS, which the pinned master alone can read, counts.
+costs two HMACs. It can be recorded and sent again, so the proof inside TLS counts, which the pinned master alone reads.
 """
 
 import hmac

@@ -31,6 +31,13 @@ class Closed(Struct, frozen=True):
     cause: str
 
 
+class Exceeded(Struct, frozen=True):
+    """A control connection sent more than it may for so long that it is an offence; a last message of it is dropped."""
+
+    connection: int
+    how: str
+
+
 class DialledBack(Struct, frozen=True):
     """A `DialBack` is over."""
 
@@ -41,7 +48,7 @@ class DialledBack(Struct, frozen=True):
     seconds: float
 
 
-MasterEvent = Received | Closed | DialledBack | Tick
+MasterEvent = Received | Closed | Exceeded | DialledBack | Tick
 
 
 class Send(Struct, frozen=True):

@@ -11,7 +11,7 @@ and costs no other peer anything.
 from msgspec import structs
 
 from pccl.core.effects.both import Note, Tick
-from pccl.core.effects.master import Close, Closed, DialledBack, MasterEffect, MasterEvent, Received
+from pccl.core.effects.master import Close, Closed, DialledBack, Exceeded, MasterEffect, MasterEvent, Received
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S, MasterLimits
 from pccl.core.master.admission import Admission
@@ -124,6 +124,8 @@ class Master:
                 member = self.roster.find(event.connection)
                 if member is not None:
                     self._disconnect(member, event.cause, now)
+            case Exceeded():
+                self._exceed(event, now)
             case Tick():
                 self._pass_time(now)
         self._concerns_one = False
@@ -146,13 +148,18 @@ class Master:
     def _is_observer(self, event: Received) -> bool:
         return isinstance(event.message, AskStatus | AskProbe) and self.roster.find(event.connection) is None
 
+    def is_member(self, connection: int) -> bool:
+        """True if this is the connection of an accepted peer."""
+        member = self.roster.find(connection)
+        return member is not None and member.peer in self.roster.accepted
+
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
         return self._deadline
 
     def explain(self) -> tuple[str, ...]:
         """What the run waits for, and on whom; empty when no peer waits."""
-        return tuple(self.outbox.spell(wait.sentence) for wait in self._waits.all())
+        return tuple(clip(self.outbox.spell(wait.sentence)) for wait in self._waits.all())
 
     def _disconnect(self, member: Member, cause: str, now: float) -> None:
         """A connection ended without a goodbye."""
@@ -161,6 +168,13 @@ class Master:
         elif not self.gathering.disconnect(member, cause):
             self.outbox.close(member.connection)
             self.remove(Departure(member, f"its connection closed ({cause})", now))
+
+    def _exceed(self, event: Exceeded, now: float) -> None:
+        member = self.roster.find(event.connection)
+        if member is None:
+            self.outbox.close(event.connection)
+        else:
+            self.expel(member, Kick(KickKind.PROTOCOL, f"it broke the protocol: {event.how}"), now)
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

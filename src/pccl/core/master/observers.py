@@ -63,9 +63,9 @@ class Observers:
         match asked:
             case AskStatus():
                 return [Send((connection,), self.status(event, now)), Close(connection)]
-            case AskProbe(host=host, port=port, nonce=nonce) if self._dials < DIALS_MAX:
+            case AskProbe(port=port, nonce=nonce) if self._dials < DIALS_MAX:
                 self._dials += 1
-                return [DialBack(connection, host or event.host, port, nonce, DIAL_TIMEOUT_S)]
+                return [DialBack(connection, event.host, port, nonce, DIAL_TIMEOUT_S)]
         reason = f"the master dials {self._dials} others already; ask again in {DIAL_TIMEOUT_S:g} s"
         return [Send((connection,), Kick(KickKind.FULL, reason)), Close(connection)]
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import Host, Id, PeerName, Port, Text
+from pccl.core.fields import Id, PeerName, Port, Text
 from pccl.core.messages.to_peer import Kick
 from pccl.core.status import Status
 
@@ -15,11 +15,10 @@ class AskStatus(Struct, frozen=True, tag=True):
 
 
 class AskProbe(Struct, frozen=True, tag=True):
-    """Can others dial me? Dial this address as a neighbour would. First and only message of a connection; answered with
-    `Probed`."""
+    """Can others dial me? Dial this port of the address that you see me come from, as a neighbour would. First and only
+    message of a connection; answered with `Probed`. There is no other address in it: any program may ask, and the
+    master shall not dial strangers for it."""
 
-    host: Host
-    """Empty: where you see me come from."""
     port: Port
     nonce: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z]+\Z")]
     """Sent to the program that answers there, so that I can tell your dial from that of a stranger."""
