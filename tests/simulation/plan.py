@@ -64,6 +64,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Probability that a call of a collective has only a little time for it to start."""
     visitors: int
     """Peers that fetch the shared state before they join."""
+    secured: bool
+    """Links have keys, and peers pins: a lane is offered to a core only if its hello proves the key."""
     observers: int
     """Programs that ask the master for its status, again and again."""
     strays: float
@@ -115,6 +117,7 @@ def draw(random: Random) -> Plan:
     plan = structs.replace(plan, visitors=aside.choice((0, 0, 1, 2, 4)) if plan.syncs else 0)
     plan = structs.replace(plan, timeouts=Random(random.getstate()[1][0] + 2).choice((0.0, 0.0, 0.2, 0.6)))
     plan = structs.replace(plan, observers=Random(random.getstate()[1][0] + 3).choice((0, 0, 0, 1, 3)))
+    plan = structs.replace(plan, secured=Random(random.getstate()[1][0] + 4).random() < 0.5)
     if plan.strays and plan.faults and aside.random() < 0.35:
         # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
         plan = structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
@@ -169,6 +172,7 @@ def _troubled(random: Random) -> Plan:
         checkpoints=random.choice((0.0, 0.3)),
         timeouts=0.0,
         visitors=0,
+        secured=False,
         observers=0,
         strays=random.choice((0.0, 0.0, 0.0, 0.1)),
         distance_s=random.choice((0.0002, 0.005, 0.05, 0.15)),
@@ -212,6 +216,7 @@ def by_hand() -> Plan:
         checkpoints=0.0,
         timeouts=0.0,
         visitors=0,
+        secured=False,
         observers=0,
         strays=1.0,
         distance_s=0.0,

@@ -52,6 +52,8 @@ class Lanes:
         self._offers: dict[int, socket.socket] = {}
         self._dials: dict[LaneKey, asyncio.Task[None]] = {}
         self._lanes: dict[LaneKey, _Lane] = {}
+        self._keys: dict[int, bytes] = {}
+        """Of the links on which others dial us, by number."""
 
     def listen(self, host: str, port: int) -> int:
         """Open the listening port; the port that it became. Raises `OSError`."""
@@ -142,6 +144,13 @@ class Lanes:
             return
         self._offers[number] = sock
         self._driver.post(LaneOffered(number, hello))
+
+    def expect(self, link: int, key: bytes) -> None:
+        """Offers of lanes of this link must prove this key from now on; there are none any more if it is empty."""
+        if key:
+            self._keys[link] = key
+        else:
+            self._keys.pop(link, None)
 
     def accept(self, effect: AcceptLane) -> None:
         sock = self._offers.pop(effect.offer)

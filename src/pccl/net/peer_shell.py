@@ -21,6 +21,7 @@ from pccl.core.effects.peer_effects import (
     CutLane,
     Dial,
     DialMaster,
+    ExpectLanes,
     Failure,
     FailureKind,
     PeerEffect,
@@ -233,6 +234,8 @@ class PeerShell:
                 self._resolve(call, answer)
             case Dial():
                 self._lanes.dial(effect)
+            case ExpectLanes(link, key):
+                self._lanes.expect(link, key)
             case AcceptLane():
                 self._lanes.accept(effect)
             case RefuseLane(offer, reason):
