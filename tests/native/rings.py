@@ -17,7 +17,7 @@ from pccl.codec import NONE
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import CollectiveSpec
-from pccl.dataplane.native import plan
+from pccl.dataplane.native import channel_of, plan
 from pccl.dataplane.reference import ReferenceAttempt
 from pccl.dataplane.ring.arithmetic import STORED
 from pccl.dataplane.ring.reference_ring import Receiver, Ring, Sender
@@ -57,12 +57,12 @@ class NativePeer:
 
     def __init__(self, effect, buffers, lanes, stall_s):
         self._notifier = _native.Notifier()
-        fds = [[lane.fileno() for lane in side] for side in lanes]
+        channels = [[channel_of(lane) for lane in side] for side in lanes]
         addresses = buffers.send.address, buffers.output.address
         self._buffers = buffers
         feedback = buffers.feedback
         residuals = (0, 0) if feedback is None else (feedback.carried.address, feedback.lost.address)
-        self._run = _native.start(plan(effect, stall_s), *addresses, *fds, self._notifier, *residuals)
+        self._run = _native.start(plan(effect, stall_s), *addresses, *channels, self._notifier, *residuals)
         self.abort, self.commit, self.restore = self._run.abort, self._run.commit, self._run.restore
 
     def wait(self, timeout_s=WAIT_S):

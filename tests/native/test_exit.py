@@ -23,7 +23,7 @@ def keep(thing):  # as the kernel would: beyond the end of the interpreter
 for count in (1, 1_000, 10_000, 30_000, 100_000, 300_000, 1_000_000, 3_000_000):
     rig, work = keep(Rig(2, 1)), Work(DataType.FLOAT, ReduceOp.SUM, count, 4096)
     for rank in range(2):
-        fds = [[lane.fileno() for lane in side] for side in rig.sides(rank)]
+        fds = [[channel_of(lane) for lane in side] for side in rig.sides(rank)]
         address = keep(np.ones(count, np.float32)).ctypes.data
         # Python forgets the run at once: whoever works on it is its last owner.
         _native.start(plan(rig.effect(rank, work), 30.0), address, address, *fds, _native.Notifier())

@@ -66,6 +66,10 @@ class Purpose(IntEnum):
 
     CONTROL = 1
     LANE = 2
+    SECURE_LANE = 4
+    """Behind the preamble comes a knock, then TLS (`net/proving.py`)."""
+    PROVED_LANE = 5
+    """Behind the preamble comes a knock, then a proved hello; the bytes of the lane are plain."""
 
 
 class WireError(Exception):
