@@ -349,6 +349,8 @@ void bind_run(nb::module_& module) {
 
 NB_MODULE(_native, module) {
     module.doc() = "The native data plane.";
+    // A process may end while the control thread, a daemon, still holds lanes: that is no news for its user.
+    nb::set_leak_warnings(false);
     module.def("build_info", build_facts,
                "Compiler and C++ standard of this build, the instruction sets of the machine it runs on, and the "
                "variant of the kernels chosen for it.");

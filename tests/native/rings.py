@@ -157,7 +157,11 @@ class Rig:
         self.attempt = 0
         self._runs = []
         # links[r] is between rank r and the next; two peers have one link, used both ways.
-        self.links = [[connection(buffer_bytes) for _ in range(lanes)] for _ in range(size if size > 2 else 1)]
+        self.links = [[self.connect(link) for _ in range(lanes)] for link in range(size if size > 2 else 1)]
+
+    def connect(self, link):
+        """A new lane of this link."""
+        return connection(self._buffer_bytes)
 
     def sides(self, rank):
         """The lanes of a rank: to the next peer, from the previous one."""
@@ -212,7 +216,7 @@ class Rig:
         for link, stripe in broken:
             for end in self.links[link][stripe]:
                 end.close()
-            self.links[link][stripe] = connection(self._buffer_bytes)
+            self.links[link][stripe] = self.connect(link)
         return len(broken)
 
     def close(self):

@@ -114,6 +114,8 @@ class StandardLane:
         """Plain bytes in them; not taken either, to our callers."""
         self._peeked = b""
         self._records = 0
+        self._broken = ""
+        """Why."""
 
     # ── the handshake ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -145,7 +147,7 @@ class StandardLane:
         except ssl.SSLError as error:
             with suppress(OSError):  # An alert, so that the other end knows; if it is gone, it needs none.
                 self._flush()
-            raise _broken(error) from error
+            raise self._broke(error) from error
         try:
             self._flush()
         except BlockingIOError:
@@ -162,6 +164,7 @@ class StandardLane:
     def send(self, data: bytes | bytearray | memoryview, /) -> int:
         """How many bytes the kernel has taken: all that were made into records. After `BlockingIOError` the same ones
         must be sent again."""
+        self._check()
         if not self._sealed:
             self._seal(memoryview(data)[:SEALED_BYTES])
         self._flush()
@@ -178,7 +181,7 @@ class StandardLane:
                 self._sealed += sealed
                 data = data[sealed:]
         except ssl.SSLError as error:
-            raise _broken(error) from error
+            raise self._broke(error) from error
 
     def _flush(self) -> None:
         self._unsent += self._outgoing.read()
@@ -211,6 +214,7 @@ class StandardLane:
         return got
 
     def _read(self, into: memoryview) -> int:
+        self._check()
         while True:
             try:
                 return self._tls.read(len(into), into)  # type: ignore[return-value]
@@ -220,7 +224,7 @@ class StandardLane:
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return 0
             except ssl.SSLError as error:
-                raise _broken(error) from error
+                raise self._broke(error) from error
 
     def _take(self) -> bool:
         """Take records from the kernel; False at the end. Raises `BlockingIOError` if there are none now."""
@@ -230,10 +234,14 @@ class StandardLane:
             self._incoming.write_eof()
         return bool(data)
 
+    def _broke(self, error: ssl.SSLError) -> ConnectionError:
+        """`SSLError` is an `OSError`, but with numbers and words of its own. OpenSSL tells of a failure once; here it
+        stays broken, like a socket."""
+        reason = (error.reason or "no reason given").lower().replace("_", " ")
+        words = "the other end closed it" if isinstance(error, ssl.SSLEOFError) else f"TLS: {reason}"
+        self._broken = self._broken or words
+        return ConnectionError(errno.ECONNABORTED, self._broken)
 
-def _broken(error: ssl.SSLError) -> ConnectionError:
-    """`SSLError` is an `OSError`, but with numbers and words of its own."""
-    if isinstance(error, ssl.SSLEOFError):
-        return ConnectionError(errno.ECONNABORTED, "the other end closed it")
-    reason = (error.reason or "no reason given").lower().replace("_", " ")
-    return ConnectionError(errno.ECONNABORTED, f"TLS: {reason}")
+    def _check(self) -> None:
+        if self._broken:
+            raise ConnectionError(errno.ECONNABORTED, self._broken)
