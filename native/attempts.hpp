@@ -26,7 +26,7 @@ class Notifier {
 
 class Attempt {
   public:
-    Attempt(const Plan& plan, const Memory& memory, const std::vector<int>& next, const std::vector<int>& prev,
+    Attempt(const Plan& plan, const Memory& memory, const std::vector<Channel>& next, const std::vector<Channel>& prev,
             Notifier notifier)
         : ring_(plan, memory, next, prev), notifier_(std::move(notifier)) {}
 

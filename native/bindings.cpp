@@ -5,6 +5,9 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "attempts.hpp"
 #include "build_info.hpp"
 #include "exchange.hpp"
@@ -219,6 +222,105 @@ void bind_plan(nb::module_& module) {
         });
 }
 
+// Bytes of Python that are moved without its lock; the view keeps them where they are.
+class View {
+  public:
+    View(nb::handle object, int flags) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) throw nb::python_error();
+    }
+    ~View() { PyBuffer_Release(&view_); }
+    View(const View&) = delete;
+    View& operator=(const View&) = delete;
+    void* data() const { return view_.buf; }
+    std::size_t size() const { return static_cast<std::size_t>(view_.len); }
+
+  private:
+    Py_buffer view_{};
+};
+
+std::string_view seen(const nb::bytes& bytes) {
+    return {static_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+class TlsMaker {
+  public:
+    TlsMaker(const nb::bytes& certificate, const nb::bytes& key, std::uint64_t rekey_bytes)
+        : context_(
+              std::make_shared<pccl::TlsContext>(pccl::openssl::load({}), seen(certificate), seen(key), rekey_bytes)) {}
+
+    pccl::Channel wrap(int fd, bool dials, const nb::bytes& first) const {
+        return {fd, std::make_shared<pccl::Tls>(context_, fd, dials, seen(first))};
+    }
+
+  private:
+    std::shared_ptr<const pccl::TlsContext> context_;
+};
+
+pccl::Tls& tls_of(const pccl::Channel& channel) {
+    if (!channel.tls) throw nb::value_error("a plain lane is used by way of its socket");
+    return *channel.tls;
+}
+
+// How many bytes moved; -1 if none could now, -2 if the lane is broken, which `cause` explains.
+int outcome(pccl::Moved moved, std::size_t bytes) {
+    return moved == pccl::Moved::some ? static_cast<int>(bytes) : moved == pccl::Moved::nothing_now ? -1 : -2;
+}
+
+// No call moves more: enough for every chunk of a state, and it fits an int.
+constexpr std::size_t moved_max = std::size_t{16} << 20;
+
+int channel_send(const pccl::Channel& channel, nb::handle data) {
+    const View view(data, PyBUF_SIMPLE);
+    const nb::gil_scoped_release released;
+    const iovec part{view.data(), std::min(view.size(), moved_max)};
+    std::size_t bytes = 0;
+    const pccl::Moved moved = tls_of(channel).send(&part, 1, bytes);
+    return outcome(moved, bytes);
+}
+
+int channel_receive(const pccl::Channel& channel, nb::handle into) {
+    const View view(into, PyBUF_WRITABLE);
+    const nb::gil_scoped_release released;
+    std::size_t bytes = 0;
+    const pccl::Moved moved = tls_of(channel).receive(view.data(), std::min(view.size(), moved_max), bytes);
+    return outcome(moved, bytes);
+}
+
+void bind_tls(nb::module_& module) {
+    module.def(
+        "load_openssl",
+        [](const std::vector<std::string>& files) {
+            return std::string(pccl::openssl::load(files).OpenSSL_version(0));
+        },
+        "Bind the OpenSSL in the first of these files that has what is needed; its version.");
+    nb::class_<pccl::Channel>(module, "Channel")
+        .def(
+            "__init__", [](pccl::Channel* self, int fd) { new (self) pccl::Channel{fd}; }, "A plain one.")
+        .def_ro("fd", &pccl::Channel::fd)
+        .def("hello", [](const pccl::Channel& channel) { return static_cast<int>(tls_of(channel).hello()); })
+        .def(
+            "handshake", [](const pccl::Channel& channel) { return static_cast<int>(tls_of(channel).handshake()); },
+            nb::call_guard<nb::gil_scoped_release>())
+        .def("certificate",
+             [](const pccl::Channel& channel) {
+                 const std::string der = tls_of(channel).certificate();
+                 return nb::bytes(der.data(), der.size());
+             })
+        .def("send", channel_send)
+        .def("receive", channel_receive)
+        .def("peek", [](const pccl::Channel& channel) { return outcome(tls_of(channel).peek(), 1); })
+        .def_prop_ro("pending", [](const pccl::Channel& channel) { return tls_of(channel).pending(); })
+        .def_prop_ro("torn", [](const pccl::Channel& channel) { return tls_of(channel).torn(); })
+        .def_prop_ro("ended", [](const pccl::Channel& channel) { return tls_of(channel).ended(); })
+        .def_prop_ro("cause", [](const pccl::Channel& channel) { return tls_of(channel).cause(); })
+        .def_prop_ro("rekeyed", [](const pccl::Channel& channel) { return tls_of(channel).rekeyed(); });
+    nb::class_<TlsMaker>(module, "Tls")
+        .def(nb::init<const nb::bytes&, const nb::bytes&, std::uint64_t>(), "certificate"_a, "key"_a, "rekey_bytes"_a,
+             "Of one peer. OpenSSL must have been loaded.")
+        .def("wrap", &TlsMaker::wrap, "fd"_a, "dials"_a, "first"_a,
+             "TLS on a connected descriptor, which stays the caller's; `first` goes out before it, in the clear.");
+}
+
 void bind_run(nb::module_& module) {
     nb::class_<pccl::Notifier>(module, "Notifier")
         .def(nb::init<>())
@@ -233,8 +335,9 @@ void bind_run(nb::module_& module) {
         .def("restore", &pccl::Attempt::restore, nb::call_guard<nb::gil_scoped_release>());
     module.def(
         "start",
-        [](const pccl::Plan& plan, std::uintptr_t input, std::uintptr_t output, const std::vector<int>& next,
-           const std::vector<int>& prev, const pccl::Notifier& notifier, std::uintptr_t carried, std::uintptr_t lost) {
+        [](const pccl::Plan& plan, std::uintptr_t input, std::uintptr_t output, const std::vector<pccl::Channel>& next,
+           const std::vector<pccl::Channel>& prev, const pccl::Notifier& notifier, std::uintptr_t carried,
+           std::uintptr_t lost) {
             if (plan.codec.id != 0 && plan.codec.block == 0) throw nb::value_error("a codec without a block");
             const pccl::Memory all{memory(input), memory(output), {memory(carried), memory(lost)}};
             auto attempt = std::make_shared<pccl::Attempt>(plan, all, next, prev, notifier);
@@ -249,6 +352,8 @@ void bind_run(nb::module_& module) {
 
 NB_MODULE(_native, module) {
     module.doc() = "The native data plane.";
+    // A process may end while the control thread, a daemon, still holds lanes: that is no news for its user.
+    nb::set_leak_warnings(false);
     module.def("build_info", build_facts,
                "Compiler and C++ standard of this build, the instruction sets of the machine it runs on, and the "
                "variant of the kernels chosen for it.");
@@ -257,5 +362,6 @@ NB_MODULE(_native, module) {
     bind_coding(module);
     bind_exchange(module);
     bind_plan(module);
+    bind_tls(module);
     bind_run(module);
 }

@@ -8,11 +8,12 @@
 namespace pccl {
 
 Moved Lane::send(const iovec* parts, int count, std::size_t& bytes) {
+    if (channel_.tls) return channel_.tls->send(parts, count, bytes);
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(parts);
     message.msg_iovlen = static_cast<decltype(message.msg_iovlen)>(count);
     for (;;) {
-        const ssize_t sent = ::sendmsg(fd_, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+        const ssize_t sent = ::sendmsg(channel_.fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent >= 0) {
             bytes = static_cast<std::size_t>(sent);
             return Moved::some;
@@ -23,8 +24,9 @@ Moved Lane::send(const iovec* parts, int count, std::size_t& bytes) {
 }
 
 Moved Lane::receive(void* to, std::size_t length, std::size_t& bytes) {
+    if (channel_.tls) return channel_.tls->receive(to, length, bytes);
     for (;;) {
-        const ssize_t received = ::recv(fd_, to, length, MSG_DONTWAIT);
+        const ssize_t received = ::recv(channel_.fd, to, length, MSG_DONTWAIT);
         if (received > 0) {
             bytes = static_cast<std::size_t>(received);
             return Moved::some;

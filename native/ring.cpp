@@ -20,7 +20,7 @@ constexpr int sleep_ms = 200;
 
 }  // namespace
 
-Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<int>& next, const std::vector<int>& prev)
+Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& next, const std::vector<Channel>& prev)
     : plan_(plan),
       route_(plan),
       input_(memory.input),
@@ -35,8 +35,8 @@ Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<int>& next,
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (wake_ < 0) throw std::runtime_error("no descriptor left for an attempt");
     if (plan.codec.id != 0) coding_.emplace(plan.codec, plan.type, plan.op, memory.feedback);
-    for (const int fd : next) senders_.push_back({Lane(fd)});
-    for (const int fd : prev) receivers_.push_back({Lane(fd)});
+    for (const Channel& channel : next) senders_.push_back({Lane(channel)});
+    for (const Channel& channel : prev) receivers_.push_back({Lane(channel)});
 }
 
 Ring::~Ring() {
@@ -372,7 +372,9 @@ void Ring::wait() {
         if (sender.busy || anything_ready()) watched_.push_back({sender.lane.fd(), POLLOUT, 0});
     }
     for (const Receiver& receiver : receivers_) {
-        if (unreceived_ > 0 && receiver.reading != Reading::slot) watched_.push_back({receiver.lane.fd(), POLLIN, 0});
+        if (unreceived_ == 0 || receiver.reading == Reading::slot) continue;
+        if (receiver.lane.pending()) return;
+        watched_.push_back({receiver.lane.fd(), POLLIN, 0});
     }
     ::poll(watched_.data(), static_cast<nfds_t>(watched_.size()), sleep_ms);
     const std::chrono::duration<double> stalled = std::chrono::steady_clock::now() - progress_at_;
@@ -383,7 +385,8 @@ Report Ring::report() const {
     Report report{cause_, {}, {}, sent_bytes_, received_bytes_, checks_};
     for (std::uint32_t i = 0; i < senders_.size(); ++i) {
         const Sender& sender = senders_[i];
-        if ((sender.busy && sender.sent > 0) || !sender.lane.cause().empty()) report.broken_next.push_back(i);
+        const bool begun = sender.busy && (sender.sent > 0 || sender.lane.torn());
+        if (begun || !sender.lane.cause().empty()) report.broken_next.push_back(i);
     }
     for (std::uint32_t i = 0; i < receivers_.size(); ++i) {
         const Receiver& receiver = receivers_[i];

@@ -57,7 +57,7 @@ struct Memory {
 
 class Ring {
   public:
-    Ring(const Plan& plan, const Memory& memory, const std::vector<int>& next, const std::vector<int>& prev);
+    Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& next, const std::vector<Channel>& prev);
     ~Ring();
 
     // Runs to the end; the calling thread does all the work.

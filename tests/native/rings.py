@@ -17,7 +17,7 @@ from pccl.codec import NONE
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import CollectiveSpec
-from pccl.dataplane.native import plan
+from pccl.dataplane.native import channel_of, plan
 from pccl.dataplane.reference import ReferenceAttempt
 from pccl.dataplane.ring.arithmetic import STORED
 from pccl.dataplane.ring.reference_ring import Receiver, Ring, Sender
@@ -57,12 +57,12 @@ class NativePeer:
 
     def __init__(self, effect, buffers, lanes, stall_s):
         self._notifier = _native.Notifier()
-        fds = [[lane.fileno() for lane in side] for side in lanes]
+        channels = [[channel_of(lane) for lane in side] for side in lanes]
         addresses = buffers.send.address, buffers.output.address
         self._buffers = buffers
         feedback = buffers.feedback
         residuals = (0, 0) if feedback is None else (feedback.carried.address, feedback.lost.address)
-        self._run = _native.start(plan(effect, stall_s), *addresses, *fds, self._notifier, *residuals)
+        self._run = _native.start(plan(effect, stall_s), *addresses, *channels, self._notifier, *residuals)
         self.abort, self.commit, self.restore = self._run.abort, self._run.commit, self._run.restore
 
     def wait(self, timeout_s=WAIT_S):
@@ -166,7 +166,11 @@ class Rig:
         self.attempt = 0
         self._runs = []
         # links[r] is between rank r and the next; two peers have one link, used both ways.
-        self.links = [[connection(buffer_bytes) for _ in range(lanes)] for _ in range(size if size > 2 else 1)]
+        self.links = [[self.connect(link) for _ in range(lanes)] for link in range(size if size > 2 else 1)]
+
+    def connect(self, link):
+        """A new lane of this link."""
+        return connection(self._buffer_bytes)
 
     def sides(self, rank):
         """The lanes of a rank: to the next peer, from the previous one."""
@@ -221,7 +225,7 @@ class Rig:
         for link, stripe in broken:
             for end in self.links[link][stripe]:
                 end.close()
-            self.links[link][stripe] = connection(self._buffer_bytes)
+            self.links[link][stripe] = self.connect(link)
         return len(broken)
 
     def close(self):

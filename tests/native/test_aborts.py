@@ -58,10 +58,10 @@ def abort_at(moment, runs, order):
 class Campaign:
     """Attempts on the lanes of one rig: some are aborted, and after each the next one must be right."""
 
-    def __init__(self, seed, size, lanes, kinds):
+    def __init__(self, seed, size, lanes, kinds, make_rig=lambda kinds, *rest: Rig(len(kinds), *rest)):
         self.draw = random.Random(seed)
-        self.rig = Rig(size, lanes, buffer_bytes=self.draw.choice((0, 0, 16_384)))
         self.kinds = kinds[:size]
+        self.rig = make_rig(self.kinds, lanes, self.draw.choice((0, 0, 16_384)))
         slow = "reference" in self.kinds
         self.work = Work(DataType.FLOAT, ReduceOp.SUM, 50_003 if slow else 500_009, 16_384 if slow else 8_192)
         self.inputs = oracle.inputs(np.random.default_rng(seed), *self.work[:3], size)

@@ -208,7 +208,7 @@ class HostileHost(PeerHost):
             for lane in range(link.lanes + 1):
                 hello = LaneHello(RUN, self.identity.peer, link.peer, link.number, lane)
                 if (link.number, lane) not in self.lanes:
-                    lanes.dial(self, Dial(hello, link.host, link.port, DIAL_TIMEOUT_S))
+                    lanes.dial(self, Dial(hello, link.host, link.port, DIAL_TIMEOUT_S, key=link.key))
         if self.likely(0.8):
             self.say(LinkUp(link.number) if self.likely(0.8) else LinkDown(link.number, "no"))
 

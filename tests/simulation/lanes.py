@@ -3,9 +3,12 @@
 Owns the ends of lanes at each host. Does not know which lanes are wanted, nor what a run does with them.
 """
 
-from typing import TYPE_CHECKING
+import hashlib
+from typing import TYPE_CHECKING, NamedTuple
 
-from pccl.core.effects.peer_effects import AcceptLane, Dial, RefuseLane
+from msgspec import structs
+
+from pccl.core.effects.peer_effects import AcceptLane, Dial, ExpectLanes, RefuseLane
 from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneOffered
 from pccl.core.messages.lanes import LaneAnswer, LaneHello
 from pccl.types import PeerId
@@ -20,6 +23,28 @@ if TYPE_CHECKING:
 
 LaneKey = tuple[int, int]
 """(link, lane)"""
+
+
+WAITS_S = 10.0
+"""As long as a real listener keeps a connection that has not said who it is."""
+
+
+class Early(NamedTuple):
+    """An offer for a link whose key has not come yet."""
+
+    hello: LaneHello
+    connection: Connection
+    until: float
+
+
+def pin_of(peer: PeerId) -> bytes:
+    """Stands for the digest of its certificate."""
+    return hashlib.sha256(peer.encode()).digest()
+
+
+def key_of(run: str, number: int) -> bytes:
+    """Stands for a key that a master has drawn."""
+    return hashlib.sha256(f"{run} {number}".encode()).digest()
 
 
 class LaneEnd:
@@ -55,6 +80,10 @@ def dial(host: "PeerHost", effect: Dial) -> None:
     """Open one lane."""
     theatre, hello = host.theatre, effect.hello
     target = theatre.reach.find(host.identity.peer, (effect.host, effect.port))
+    proved = effect.pin == pin_of(PeerId(hello.receiver)) and effect.key
+    if theatre.plan.secured and not host.hostile and not proved:
+        raise Violation("lanes are proved", f"{host.name} dials {hello} without its key or with another pin")
+    hello = structs.replace(hello, proof=effect.key)
     distance = host.distance_s + (target.distance_s if target is not None else 0.0)
     connection = Connection(theatre.network, distance)
     end = LaneEnd(host, hello, connection, 0)
@@ -101,6 +130,32 @@ def offered(host: "PeerHost", connection: Connection, data: bytes) -> None:
     """Somebody dialled this process and said hello."""
     hello = decode_between(data)
     assert isinstance(hello, LaneHello), "what is no hello is the business of `wire`"
+    if host.theatre.plan.secured and not host.hostile:
+        key = host.expected.get(hello.link)
+        if key is None and hello.proof:
+            host.early.append(Early(hello, connection, host.scheduler.now + WAITS_S))
+            return
+        if key != hello.proof:
+            connection.close(1, "no proof")
+            return
+    _offer(host, hello, connection)
+
+
+def expect(host: "PeerHost", effect: ExpectLanes) -> None:
+    """The key of a link is known, or of no more use; offers that waited for it go on."""
+    if not effect.key:
+        del host.expected[effect.link]
+        return
+    host.expected[effect.link] = effect.key
+    waiting, host.early = host.early, []
+    for early in waiting:
+        if early.until < host.scheduler.now:
+            early.connection.close(1, "nothing complete")
+        else:
+            host.post(offered, host, early.connection, encode(early.hello))
+
+
+def _offer(host: "PeerHost", hello: LaneHello, connection: Connection) -> None:
     end = LaneEnd(host, hello, connection, 1)
     connection.attach(1, lambda data: host.post(_arrived, end, data), lambda cause: host.post(_ended, end, cause))
     number = host.next_number()

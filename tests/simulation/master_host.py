@@ -3,16 +3,19 @@
 Owns what the driver of a real master owns, and lets the checkers see what goes in and out.
 """
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from pccl.core.effects.both import Note
 from pccl.core.effects.master import Close, Closed, DialBack, DialledBack, MasterEffect, MasterEvent, Received, Send
+from pccl.core.master.links import no_keys
 from pccl.core.master.master import Master
 from pccl.core.messages.to_peer import Resumed, Topology
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import TO_MASTER_FRAME_MAX, FrameReader, frame
+from tests.simulation import lanes
 from tests.simulation.host import Host
 from tests.simulation.ledger import Known
 from tests.simulation.network import Connection
@@ -32,7 +35,8 @@ class MasterHost(Host):
 
     def __init__(self, theatre: "Theatre", number: int) -> None:
         run = RUN if number == 0 else f"{RUN}-{number}"
-        self.core = Master(run, theatre.plan.master_limits, follows=number > 0)
+        link_keys = functools.partial(lanes.key_of, run) if theatre.plan.secured else no_keys
+        self.core = Master(run, theatre.plan.master_limits, follows=number > 0, link_keys=link_keys)
         # A run that begins anew counts from one again; what looks on here knows attempts by their numbers alone.
         self.core.roster.number = number * 1_000_000
         super().__init__(theatre.scheduler, self.core, "master")

@@ -17,6 +17,7 @@ from pccl.core.effects.peer_effects import (
     CutLane,
     Dial,
     DialMaster,
+    ExpectLanes,
     InSync,
     RefuseLane,
     Resolve,
@@ -79,6 +80,10 @@ class PeerHost(Host):
         self.control: Connection | None = None
         self.lanes: dict[LaneKey, LaneEnd] = {}
         self.offers: dict[int, LaneEnd] = {}
+        self.expected: dict[int, bytes] = {}
+        """The keys of links on which others dial us."""
+        self.early: list[lanes.Early] = []
+        """Offers for links whose keys we do not know yet."""
         self.contributions: dict[int, int] = {}
         """What was last sent in a parcel for each tag."""
         self.exchanges: dict[int, Part] = {}
@@ -226,6 +231,8 @@ class PeerHost(Host):
                     self.person.answered(call, answer)
             case Dial():
                 lanes.dial(self, effect)
+            case ExpectLanes():
+                lanes.expect(self, effect)
             case AcceptLane():
                 lanes.accept(self, effect)
             case RefuseLane():

@@ -64,6 +64,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Probability that a call of a collective has only a little time for it to start."""
     visitors: int
     """Peers that fetch the shared state before they join."""
+    secured: bool
+    """Links have keys, and peers pins: a lane is offered to a core only if its hello proves the key."""
     observers: int
     """Programs that ask the master for its status, again and again."""
     operators: int
@@ -137,6 +139,7 @@ def draw(random: Random) -> Plan:
     lasting = plan.nat or plan.apart or _LASTING & plan.faults.keys()
     limits = structs.replace(plan.master_limits, undecided_s=plan.master_limits.silence_s if lasting else 0.0)
     plan = structs.replace(plan, master_limits=limits)
+    plan = structs.replace(plan, secured=Random(random.getstate()[1][0] + 9).random() < 0.5)
     if plan.strays and plan.faults and aside.random() < 0.35:
         # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
         plan = structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
@@ -205,6 +208,7 @@ def _troubled(random: Random) -> Plan:
         checkpoints=random.choice((0.0, 0.3)),
         timeouts=0.0,
         visitors=0,
+        secured=False,
         observers=0,
         operators=0,
         strays=random.choice((0.0, 0.0, 0.0, 0.1)),
@@ -251,6 +255,7 @@ def by_hand() -> Plan:
         checkpoints=0.0,
         timeouts=0.0,
         visitors=0,
+        secured=False,
         observers=0,
         operators=0,
         strays=1.0,

@@ -14,7 +14,7 @@ from msgspec import structs
 from pccl.core.fields import Identity, Label
 from pccl.core.rights import Rights
 from pccl.types import PeerId
-from tests.simulation import callers, checkers
+from tests.simulation import callers, checkers, lanes
 from tests.simulation.faults import Havoc
 from tests.simulation.habits import draw_name, draw_seesaw
 from tests.simulation.hostile import HostileHost
@@ -229,7 +229,10 @@ class Theatre:
         host, port = address or (f"10.0.{number // 256}.{number % 256}", 40_000)
         announced = host if self.random.random() < 0.5 else ""
         label = Label(draw_name(kind, number), "sim", number, "0", f"of{number}")
-        identity = Identity(peer, group, announced, port, self.plan.lanes[group], secret=f"of {peer}", label=label)
+        pin = lanes.pin_of(peer) if self.plan.secured else b""
+        identity = Identity(
+            peer, group, announced, port, self.plan.lanes[group], secret=f"of {peer}", label=label, pin=pin
+        )
         return identity, (host, port)
 
     def _distance(self) -> float:

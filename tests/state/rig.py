@@ -82,8 +82,8 @@ class End:
 class Rig:
     """One requester and several holders, each with some lanes."""
 
-    def __init__(self, holders, lanes=1, buffer_bytes=0):
-        pairs = [[connection(buffer_bytes) for _ in range(lanes)] for _ in range(holders)]
+    def __init__(self, holders, lanes=1, buffer_bytes=0, connect=connection):
+        pairs = [[connect(buffer_bytes) for _ in range(lanes)] for _ in range(holders)]
         self.near = [[near for near, _ in holder] for holder in pairs]
         """Ends of the requester, by holder."""
         self.far = [[far for _, far in holder] for holder in pairs]

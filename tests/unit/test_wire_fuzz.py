@@ -71,6 +71,8 @@ def values(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.from_regex(pattern, fullmatch=True).filter(lambda text: len(text) <= (info.max_length or 0))
         case inspect.StrType():
             return st.text(PRINTABLE, min_size=info.min_length or 0, max_size=info.max_length)
+        case inspect.BytesType(min_length=None, max_length=32):  # a pin or a key, which is whole or not there
+            return st.just(b"") | st.binary(min_size=32, max_size=32)
         case inspect.BytesType():
             return st.binary(min_size=info.min_length or 0, max_size=info.max_length)
         case inspect.VarTupleType():

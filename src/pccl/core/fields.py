@@ -29,6 +29,10 @@ Count = Annotated[int, Meta(ge=0, le=2**62)]
 Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
 ResultDigest = Annotated[bytes, Meta(max_length=16)]
 """Of the result of a collective; empty where peers have different ones by design, or where none is made."""
+Pin = Annotated[bytes, Meta(max_length=32)]
+"""SHA-256 of the certificate by which others know a peer on its lanes; empty in a run without security."""
+LinkKey = Annotated[bytes, Meta(max_length=32)]
+"""By which both ends of a link prove each other that the master has sent them; empty in a run without security."""
 Lane = Annotated[int, Meta(ge=0, le=1024)]
 """The highest is the express lane of a link with as many others as there may be."""
 LaneCount = Annotated[int, Meta(ge=0, le=1024)]
@@ -43,6 +47,13 @@ Host = Annotated[str, Meta(max_length=255, pattern=r"\A[0-9A-Za-z._:%-]*\Z")]
 
 PeerName = Annotated[str, Meta(max_length=64)]
 """Of a peer, for people; any text, so it is cleaned (`names.clean`) before it is kept or shown."""
+
+
+def whole(**values: bytes) -> None:
+    """A pin or a key is there or not: part of one is none. Raises `ValueError`, which decoding reports as its own."""
+    for name, value in values.items():
+        if len(value) not in (0, 32):
+            raise ValueError(f"{name} must have 32 bytes or none, got {len(value)}")
 
 
 class Label(Struct, frozen=True):
@@ -77,6 +88,10 @@ class Identity(Struct, frozen=True):
     """By which a master knows me again after my connection broke; drawn by me and sent to no other peer. Empty: it
     does not."""
     label: Label = Label()
+    pin: Pin = b""
+
+    def __post_init__(self) -> None:
+        whole(pin=self.pin)
 
 
 class CollectiveSpec(Struct, frozen=True):
@@ -112,6 +127,13 @@ class LinkSpec(Struct, frozen=True):
     port: Port
     lanes: Annotated[int, Meta(ge=1, le=1024)]
     """Lanes that are lent to runs, numbered from 0. Every link has one more, of the next number: the express lane."""
+    pin: Pin = b""
+    """Of the peer at the other end."""
+    key: LinkKey = b""
+    """The same at both ends, and another one for each number."""
+
+    def __post_init__(self) -> None:
+        whole(pin=self.pin, key=self.key)
 
 
 class KickKind(Enum):

@@ -7,6 +7,8 @@ importing this module fails: a slower replacement is chosen by name, never in si
 
 import asyncio
 import ctypes
+import errno
+import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +18,17 @@ from pccl.codec import NONE, Codec
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import CollectiveSpec
+from pccl.dataplane.connection import Bytes, Connection
 from pccl.dataplane.offers import CannotBegin, Offers, Traffic
 from pccl.dataplane.ring.segments import result_digest
 from pccl.dataplane.tensors.buffers import Buffers, Tensor
+from pccl.errors import UsageError
 
-Lanes = Sequence[socket.socket]
+Lanes = Sequence[Connection]
+
+REKEY_BYTES = 64 << 30
+"""A sender's key is replaced after this many bytes of full records: AES-GCM allows 2^24.5 of these, 388 GB, and OpenSSL
+does not do it by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +52,97 @@ def build_info() -> BuildInfo:
     """What to put first in a report about speed or about a crash."""
     facts = _native.build_info()
     return BuildInfo(facts["compiler"], facts["cxx_standard"], tuple(facts["instruction_sets"]), facts["kernels"])
+
+
+class NativeLane:
+    """A lane under TLS, of a native plane; see `connection.Secured`."""
+
+    def __init__(self, sock: socket.socket, channel: _native.Channel) -> None:
+        self.channel = channel
+        self._sock = sock
+        self.fileno, self.shutdown, self.close = sock.fileno, sock.shutdown, sock.close
+
+    @property
+    def torn(self) -> bool:
+        """See `Secured`."""
+        return self.channel.torn
+
+    def hello(self) -> None:
+        """See `Secured`."""
+        self._shaken(self.channel.hello())
+
+    def handshake(self) -> int:
+        """See `Secured`."""
+        return self._shaken(self.channel.handshake())
+
+    def certificate(self) -> bytes:
+        """See `Secured`."""
+        return self.channel.certificate()
+
+    def send(self, data: Bytes, /) -> int:
+        """See `Connection`."""
+        return self._moved(self.channel.send(data))
+
+    def recv(self, count: int, flags: int = 0, /) -> bytes:
+        """See `Connection`."""
+        if flags & socket.MSG_PEEK:
+            return bytes(self._received(self.channel.peek()))
+        into = bytearray(count)
+        return bytes(memoryview(into)[: self._received(self.channel.receive(into))])
+
+    def recv_into(self, into: memoryview, /) -> int:
+        """See `Connection`."""
+        return self._received(self.channel.receive(into))
+
+    def _received(self, moved: int) -> int:
+        return 0 if moved == _BROKEN and self.channel.ended else self._moved(moved)
+
+    def _moved(self, moved: int) -> int:
+        if moved == _NOTHING_NOW:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        if moved == _BROKEN:
+            raise ConnectionError(errno.ECONNABORTED, self.channel.cause)
+        return moved
+
+    def _shaken(self, wants: int) -> int:
+        if wants == _BROKEN:
+            raise ConnectionError(errno.ECONNABORTED, self.channel.cause)
+        return wants
+
+
+_NOTHING_NOW, _BROKEN = -1, -2
+"""What native calls return instead of a number of bytes, or of an event to wait for."""
+
+
+class NativeTls:
+    """Secures the lanes of a peer on the native plane; see `connection.Tls`."""
+
+    def __init__(
+        self, certificate: bytes, key: bytes, libraries: Sequence[str], rekey_bytes: int = REKEY_BYTES
+    ) -> None:
+        """`certificate` and `key` in DER. `libraries`: where OpenSSL may be found, the best first. Raises
+        `UsageError`."""
+        try:
+            self.version = _native.load_openssl(list(libraries))
+            """Of OpenSSL, in its words."""
+            self._native = _native.Tls(certificate, key, rekey_bytes)
+        except RuntimeError as error:
+            raise UsageError(
+                f"TLS on lanes needs OpenSSL 1.1.1 or later at run time, and none serves ({error}); install libssl, "
+                "name its file in PCCL_LIBSSL, or use data_plane='reference'"
+            ) from error
+
+    def wrap(self, sock: socket.socket, dials: bool, first: bytes) -> NativeLane:
+        """See `Tls`."""
+        try:
+            return NativeLane(sock, self._native.wrap(sock.fileno(), dials, first))
+        except RuntimeError as error:
+            raise OSError(errno.ENOMEM, str(error)) from error
+
+
+def channel_of(lane: Connection) -> _native.Channel:
+    """What the native part is given of a lane."""
+    return lane.channel if isinstance(lane, NativeLane) else _native.Channel(lane.fileno())
 
 
 class NativeAttempt:
@@ -109,7 +208,7 @@ class NativePlane:
         except CannotBegin as failure:
             ended(AttemptEnded(effect.tag, effect.attempt, str(failure)))
             return
-        lanes = [lane.fileno() for lane in to_next], [lane.fileno() for lane in from_prev]
+        lanes = [channel_of(lane) for lane in to_next], [channel_of(lane) for lane in from_prev]
         memory, feedback = (buffers.send.address, buffers.output.address), _feedback(buffers)
         try:
             native = _native.start(plan(effect, self.stall_s), *memory, *lanes, self._open_notifier(), *feedback)

@@ -1,16 +1,16 @@
 """What the shell asks of a data plane. Must not know how bytes move."""
 
-import socket
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import CollectiveSpec
+from pccl.dataplane.connection import Connection
 from pccl.dataplane.offers import Offers
 from pccl.dataplane.tensors.buffers import Buffers, Tensor
 
-Lanes = Sequence[socket.socket]
+Lanes = Sequence[Connection]
 
 
 class DataPlane(Protocol):

@@ -4,7 +4,6 @@ The oracle of the native data plane, which gives the same bits and speaks the sa
 where no compiler is; chosen by name, and slow. Owns the threads. Must not know peers, votes or retries.
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from pccl.codec import Codec
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import CollectiveSpec
+from pccl.dataplane.connection import Connection
 from pccl.dataplane.offers import CannotBegin, Offers, Traffic
 from pccl.dataplane.ring.arithmetic import STORED, check, reduce_all
 from pccl.dataplane.ring.coding import CodedShares, Coding, memory
@@ -102,8 +102,8 @@ class ReferencePlane:
     def start(
         self,
         effect: StartAttempt,
-        to_next: Sequence[socket.socket],
-        from_prev: Sequence[socket.socket],
+        to_next: Sequence[Connection],
+        from_prev: Sequence[Connection],
         ended: Callable[[AttemptEnded], None],
     ) -> None:
         """Begin an attempt; see `DataPlane`."""

@@ -6,7 +6,6 @@ it and travels at the same time. Must not know which parcels are wanted, or when
 
 import asyncio
 import secrets
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -14,6 +13,7 @@ from pccl.codec import contribution_bytes
 from pccl.core.effects.peer_effects import SendParcel, StartExchange
 from pccl.core.effects.peer_events import AttemptEnded, LaneClosed, PeerEvent
 from pccl.core.rules.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
+from pccl.dataplane.connection import Connection
 from pccl.dataplane.plane import DataPlane
 from pccl.dataplane.ring.parcels import Damaged, Exchanged, Inbox, wrap
 from pccl.dataplane.state.digests import digest, memory
@@ -30,7 +30,7 @@ BACKLOG_MAX = PARCELS_KEPT_MAX * PARCEL_BYTES_MAX
 class _ExpressLane:
     """One lane: what has come over it, and what the kernel has not taken yet."""
 
-    def __init__(self, sock: socket.socket, inbox: Inbox) -> None:
+    def __init__(self, sock: Connection, inbox: Inbox) -> None:
         self.sock = sock
         self.inbox = inbox
         self.received_at = 0.0
@@ -85,18 +85,18 @@ class Express:
 
     # ── lanes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def carry(self, key: LaneKey, sock: socket.socket | None) -> None:
+    def carry(self, key: LaneKey, sock: Connection | None) -> None:
         """This lane is ours from now on; if it is gone, that has been reported."""
         if sock is not None:
             lane = self._lanes[key] = _ExpressLane(sock, Inbox(self._data_plane.check))
-            self._loop.add_reader(sock, self._readable, key, lane)
+            self._loop.add_reader(sock.fileno(), self._readable, key, lane)
 
     def close(self, key: LaneKey) -> None:
         """Close a lane, if it is there."""
         lane = self._lanes.pop(key, None)
         if lane is not None:
-            self._loop.remove_reader(lane.sock)
-            self._loop.remove_writer(lane.sock)
+            self._loop.remove_reader(lane.sock.fileno())
+            self._loop.remove_writer(lane.sock.fileno())
             lane.sock.close()
 
     def stop(self) -> None:
@@ -130,12 +130,12 @@ class Express:
                 self._broke(key, sockets.in_words(error))
             else:
                 if lane.waits:
-                    self._loop.add_writer(lane.sock, self._writable, key, lane)
+                    self._loop.add_writer(lane.sock.fileno(), self._writable, key, lane)
 
     def _writable(self, key: LaneKey, lane: _ExpressLane) -> None:
         try:
             if not lane.flush():
-                self._loop.remove_writer(lane.sock)
+                self._loop.remove_writer(lane.sock.fileno())
         except OSError as error:
             self._broke(key, sockets.in_words(error))
 
@@ -157,6 +157,13 @@ class Express:
         elif complete:
             for waiting in list(self._waiting.values()):
                 self._try_to_finish(waiting)
+        if len(data) == READ_BYTES:
+            # There may be more, of which the descriptor does not tell: under TLS it is read ahead of us.
+            self._loop.call_soon(self._readable_again, key, lane)
+
+    def _readable_again(self, key: LaneKey, lane: _ExpressLane) -> None:
+        if self._lanes.get(key) is lane:
+            self._readable(key, lane)
 
     # ── exchanges ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 
 from pccl.core.effects.peer_effects import AcceptLane, Dial, PeerEffect
 from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneOffered, PeerEvent
-from pccl.core.messages.lanes import LaneAnswer, LaneHello
+from pccl.core.messages.lanes import LaneAnswer
+from pccl.dataplane.connection import Connection
 from pccl.logs import Teller
-from pccl.net import handshake, sockets
+from pccl.net import handshake, proving, sockets
 from pccl.net.bounds import Bounds
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Driver
 from pccl.net.listening import Listener, Strangers
+from pccl.net.proving import Keys, LaneSecurity, Offer
 from pccl.types import short
-from pccl.wire.framing import WireError
+from pccl.wire.framing import Purpose, WireError, preamble
 
 log = logging.getLogger("pccl.link")
 
@@ -31,7 +33,7 @@ LaneKey = tuple[int, int]
 
 @dataclass
 class _Lane:
-    sock: socket.socket
+    connection: Connection
     lent: bool = False
     doomed: bool = False
     """To be closed as soon as the data plane gives it back."""
@@ -49,14 +51,20 @@ class Lanes:
         self._dialler = Dialler(bounds.connection_dead_s)
         self._numbers = itertools.count(1)
         self._strangers = Strangers(bounds.strangers_max)
-        self._offers: dict[int, socket.socket] = {}
+        self._offers: dict[int, Offer] = {}
         self._dials: dict[LaneKey, asyncio.Task[None]] = {}
         self._lanes: dict[LaneKey, _Lane] = {}
+        self._security: LaneSecurity | None = None
+        self._keys = Keys()
 
     def listen(self, host: str, port: int) -> int:
         """Open the listening port; the port that it became. Raises `OSError`."""
         self._listener.open(host, port)
         return self._listener.port
+
+    def secure(self, security: LaneSecurity) -> None:
+        """Lanes are proved from now on, and no others taken."""
+        self._security = security
 
     def report_to(self, driver: Driver[PeerEvent, PeerEffect] | None) -> None:
         """From now on; without a driver, every lane that is offered is closed."""
@@ -67,7 +75,7 @@ class Lanes:
         self._listener.close()
         self._strangers.expel_all("this peer stops")
         for number in list(self._offers):
-            self._offers.pop(number).close()
+            self._offers.pop(number).sock.close()
         for key in [*self._dials, *self._lanes]:
             self.close(key)
         self._driver = None
@@ -83,7 +91,7 @@ class Lanes:
         where = f"{effect.host}:{effect.port}"
         try:
             async with asyncio.timeout(effect.timeout_s):
-                sock = await self._handshake(effect)
+                sock, connection = await self._handshake(effect)
         except TimeoutError:
             return self._dial_failed(effect, f"{where} did not answer within {effect.timeout_s:g} s")
         except OSError as error:
@@ -93,7 +101,7 @@ class Lanes:
         finally:
             if self._dials.get(key) is asyncio.current_task():
                 del self._dials[key]
-        self._stand(key, sock)
+        self._stand(key, sock, connection)
         return LaneDialled(*key, sockets.round_trip_us(sock))
 
     def _dial_failed(self, effect: Dial, cause: str) -> PeerEvent:
@@ -104,16 +112,20 @@ class Lanes:
             self._teller.tell("link", logging.WARNING, "dial failed", sentence, peer=peer)
         return LaneClosed(link, effect.hello.lane, cause)
 
-    async def _handshake(self, effect: Dial) -> socket.socket:
+    async def _handshake(self, effect: Dial) -> tuple[socket.socket, Connection]:
         sock = await self._dialler.connect(effect.host, effect.port, effect.timeout_s)
+        connection: Connection = sock
         try:
-            reply = await handshake.dial(sock, effect.hello)
+            if self._security is None:
+                reply = await handshake.dial(sock, effect.hello)
+            else:
+                connection, reply = await proving.dial(sock, effect, self._security)
             if not reply.accepted:
                 raise WireError(f"refused by the peer there: {reply.reason}")
         except BaseException:  # Also when cancelled: this is the only reference to the socket.
             sock.close()
             raise
-        return sock
+        return sock, connection
 
     # ── offered to us ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -124,7 +136,7 @@ class Lanes:
 
     async def _greet(self, number: int, sock: socket.socket, host: str) -> None:
         try:
-            hello = await handshake.read_hello(sock)
+            offer = await self._read_offer(sock)
         except (OSError, WireError) as error:
             log.debug("a connection from %s is not a lane: %s", host, error)
             sock.close()
@@ -132,33 +144,46 @@ class Lanes:
             sock.close()
             raise
         else:
-            self._offer(number, sock, hello)
+            self._offer(number, offer)
         finally:
             self._strangers.remove(number)
 
-    def _offer(self, number: int, sock: socket.socket, hello: LaneHello) -> None:
+    async def _read_offer(self, sock: socket.socket) -> Offer:
+        if self._security is not None:
+            return await proving.read_hello(sock, self._keys, self._security)
+        return Offer(sock, sock, await handshake.read_hello(sock))
+
+    def _offer(self, number: int, offer: Offer) -> None:
         if self._driver is None:
-            sock.close()
+            offer.sock.close()
             return
-        self._offers[number] = sock
-        self._driver.post(LaneOffered(number, hello))
+        self._offers[number] = offer
+        self._driver.post(LaneOffered(number, offer.hello))
+
+    def expect(self, link: int, key: bytes) -> None:
+        """Offers of lanes of this link must prove this key from now on; there are none any more if it is empty."""
+        self._keys.expect(link, key)
 
     def accept(self, effect: AcceptLane) -> None:
-        sock = self._offers.pop(effect.offer)
+        offer = self._offers.pop(effect.offer)
         key = (effect.link, effect.lane)
         try:
-            handshake.answer(sock, LaneAnswer(True))
+            self._answer(offer, LaneAnswer(True, proof=offer.proof))
         except OSError as error:
-            sock.close()
+            offer.sock.close()
             self._report(LaneClosed(*key, f"it broke while it was accepted: {sockets.in_words(error)}"))
         else:
-            self._stand(key, sock)
+            self._stand(key, offer.sock, offer.connection)
 
-    def refuse(self, offer: int, reason: str) -> None:
-        sock = self._offers.pop(offer)
+    def refuse(self, number: int, reason: str) -> None:
+        offer = self._offers.pop(number)
         with suppress(OSError):  # It went by itself.
-            handshake.answer(sock, LaneAnswer(False, reason))
-        sock.close()
+            self._answer(offer, LaneAnswer(False, reason, offer.proof))
+        offer.sock.close()
+
+    def _answer(self, offer: Offer, reply: LaneAnswer) -> None:
+        """A secured listener has sent its preamble before."""
+        handshake.answer(offer.connection, reply, preamble(Purpose.LANE) if self._security is None else b"")
 
     # ── standing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -174,12 +199,12 @@ class Lanes:
             # The data plane may be reading from it: closing would free its descriptor's number for something else.
             lane.doomed = True
             with suppress(OSError):  # Broken already.
-                lane.sock.shutdown(socket.SHUT_RDWR)
+                lane.connection.shutdown(socket.SHUT_RDWR)
         else:
             self._forget(key)
 
-    def lend(self, keys: Iterable[LaneKey]) -> list[socket.socket] | None:
-        """The sockets of these lanes, not watched by us from now on; None when one of them is gone."""
+    def lend(self, keys: Iterable[LaneKey]) -> list[Connection] | None:
+        """The connections of these lanes, not watched by us from now on; None when one of them is gone."""
         lanes = [self._lanes.get(key) for key in keys]
         standing = [lane for lane in lanes if lane is not None and not lane.doomed]
         if len(standing) != len(lanes):
@@ -187,15 +212,15 @@ class Lanes:
         for lane in standing:
             self._unwatch(lane)
             lane.lent = True
-        return [lane.sock for lane in standing]
+        return [lane.connection for lane in standing]
 
-    def hand_over(self, key: LaneKey) -> socket.socket | None:
-        """The socket of a lane that belongs to the caller from now on; None when it is gone."""
+    def hand_over(self, key: LaneKey) -> Connection | None:
+        """The connection of a lane that belongs to the caller from now on; None when it is gone."""
         lane = self._lanes.pop(key, None)
         if lane is None:
             return None
         self._unwatch(lane)
-        return lane.sock
+        return lane.connection
 
     def give_back(self, keys: Iterable[LaneKey], broken: Iterable[LaneKey]) -> None:
         """The data plane has let go of these lanes, and some of them are of no more use."""
@@ -210,27 +235,27 @@ class Lanes:
             else:
                 self._watch(key, lane)
 
-    def _stand(self, key: LaneKey, sock: socket.socket) -> None:
+    def _stand(self, key: LaneKey, sock: socket.socket, connection: Connection) -> None:
         self.close(key)
         sockets.tune_lane(sock)
-        self._lanes[key] = _Lane(sock)
+        self._lanes[key] = _Lane(connection)
         self._watch(key, self._lanes[key])
 
     def _forget(self, key: LaneKey) -> None:
         lane = self._lanes.pop(key)
         self._unwatch(lane)
-        lane.sock.close()
+        lane.connection.close()
 
     def _watch(self, key: LaneKey, lane: _Lane) -> None:
-        asyncio.get_running_loop().add_reader(lane.sock, self._readable, key)
+        asyncio.get_running_loop().add_reader(lane.connection.fileno(), self._readable, key)
 
     def _unwatch(self, lane: _Lane) -> None:
-        asyncio.get_running_loop().remove_reader(lane.sock)
+        asyncio.get_running_loop().remove_reader(lane.connection.fileno())
 
     def _readable(self, key: LaneKey) -> None:
         lane = self._lanes[key]
         try:
-            first = lane.sock.recv(1, socket.MSG_PEEK)
+            first = lane.connection.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

@@ -21,6 +21,7 @@ from pccl.core.effects.peer_effects import (
     CutLane,
     Dial,
     DialMaster,
+    ExpectLanes,
     Failure,
     FailureKind,
     PeerEffect,
@@ -57,6 +58,7 @@ from pccl.net.driver import Core, Driver
 from pccl.net.express import Express
 from pccl.net.flight import FlightRecorder
 from pccl.net.lanes import LaneKey, Lanes
+from pccl.net.proving import LaneSecurity
 from pccl.net.sockets import in_words
 from pccl.net.transfers import Transfers
 from pccl.net.watching import watchers
@@ -98,6 +100,10 @@ class PeerShell:
         self._stopped = False
 
     # ── for the communicator ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def secure_lanes(self, security: LaneSecurity) -> None:
+        """Lanes are proved from now on, and no others taken; before the port is opened."""
+        self._lanes.secure(security)
 
     def listen(self, host: str, port: int) -> int:
         """Open the port for lanes; the port that it became. Raises `OSError`."""
@@ -235,6 +241,8 @@ class PeerShell:
                 self._resolve(call, answer)
             case Dial():
                 self._lanes.dial(effect)
+            case ExpectLanes(link, key):
+                self._lanes.expect(link, key)
             case AcceptLane():
                 self._lanes.accept(effect)
             case RefuseLane(offer, reason):

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pccl.core.messages.lanes import LaneAnswer
 from pccl.net import handshake
 from pccl.net.listening import Listener
-from pccl.wire.framing import WireError
+from pccl.wire.framing import Purpose, WireError, preamble
 
 CONNECTION_DEAD_S = 10.0
 """Of a probe, which takes a few seconds."""
@@ -44,4 +44,5 @@ class ProbedPort:
         with sock, suppress(OSError, WireError):  # A stranger; the probe, if it comes, is another connection.
             hello = await handshake.read_hello(sock)
             ours = hello.receiver == self._nonce
-            handshake.answer(sock, LaneAnswer(ours, "" if ours else "this port is open for a probe, not for lanes"))
+            reply = LaneAnswer(ours, "" if ours else "this port is open for a probe, not for lanes")
+            handshake.answer(sock, reply, preamble(Purpose.LANE))

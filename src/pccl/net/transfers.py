@@ -6,13 +6,13 @@ Must not know who was elected, or why.
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
 from pccl.core.effects.peer_effects import StartTransfer
 from pccl.core.effects.peer_events import PeerEvent, TransferEnded
+from pccl.dataplane.connection import Connection
 from pccl.dataplane.offers import Traffic
 from pccl.dataplane.state.agenda import Goal
 from pccl.dataplane.state.manifest import Holding
@@ -134,7 +134,7 @@ class Transfers:
             self._lanes.close(key)
         self._report(TransferEnded(effect.attempt, "the shared state is not there any more", keys))
 
-    def _make(self, effect: StartTransfer, holding: Holding, holders: list[list[socket.socket]]) -> Transfer:
+    def _make(self, effect: StartTransfer, holding: Holding, holders: list[list[Connection]]) -> Transfer:
         def ended(report: Report) -> None:
             with suppress(RuntimeError):  # The loop has ended: no call waits for this any more.
                 self._loop.call_soon_threadsafe(self._ended, effect.attempt, report)

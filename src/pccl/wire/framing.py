@@ -68,7 +68,11 @@ class Purpose(IntEnum):
     LANE = 2
     CONTROL_TLS = 3
     """Behind the preambles: a knock, then TLS."""
-    REFUSAL = 5
+    SECURE_LANE = 4
+    """Behind the preamble comes a knock, then TLS (`net/proving.py`)."""
+    PROVED_LANE = 5
+    """Behind the preamble comes a knock, then a proved hello; the bytes of the lane are plain."""
+    REFUSAL = 6
     """Only from a listener: what follows are words, and then the end."""
 
 

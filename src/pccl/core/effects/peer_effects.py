@@ -95,6 +95,17 @@ class Dial(Struct, frozen=True):
     host: str
     port: int
     timeout_s: float
+    pin: bytes = b""
+    key: bytes = b""
+    """As in `LinkSpec`: what the other end must prove, and both by what."""
+
+
+class ExpectLanes(Struct, frozen=True):
+    """Offers of lanes of this link must prove to know this key; from now on there is none if it is empty. What comes
+    for a link without one waits for it, as long as any connection may that has not said who it is."""
+
+    link: int
+    key: bytes
 
 
 class AcceptLane(Struct, frozen=True):
@@ -206,7 +217,7 @@ class AbortAttempt(Struct, frozen=True):
     attempt: int
 
 
-LaneEffect = Dial | AcceptLane | RefuseLane | CloseLane | CutLane | CarryParcels
+LaneEffect = Dial | ExpectLanes | AcceptLane | RefuseLane | CloseLane | CutLane | CarryParcels
 WorkEffect = StartAttempt | SendParcel | StartExchange | StartTransfer | AbortTransfer | AbortAttempt
 """What concerns one lane; and the work of the data plane."""
 PeerEffect = SendMaster | CloseMaster | DialMaster | Resolve | LaneEffect | WorkEffect | Note

@@ -32,6 +32,8 @@ class Link(Staged[LinkStage]):
         super().__init__(stage)
         self.number = 0
         """Given when it is dialled, told to both ends at once, never reused; 0 while it rests."""
+        self.key = b""
+        """Of this number. A link that stands since the time of an earlier master has none: nothing is dialled on it."""
         self.group = group
         self.ends = ends
         self.dialler: PeerId = ends[0]

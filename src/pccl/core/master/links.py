@@ -10,7 +10,7 @@ Does not know why a link is wanted, nor what becomes of peers that cannot reach 
 Rules: docs/protocol.md, "Links".
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from pccl.core.fields import LinkSpec
 from pccl.core.master.link import Link, LinkStage
@@ -22,12 +22,21 @@ from pccl.core.rules.ring import Pair, pair
 from pccl.core.text import clip
 from pccl.types import PeerId
 
+LinkKeys = Callable[[int], bytes]
+"""A fresh key for the link of this number; asked once for each."""
+
+
+def no_keys(number: int) -> bytes:
+    """Of a run without security."""
+    return b""
+
 
 class Links(Part):
     """All links of all groups."""
 
-    def __init__(self, common: Common) -> None:
+    def __init__(self, common: Common, link_keys: LinkKeys) -> None:
         super().__init__(common)
+        self._link_keys = link_keys
         self.avoided: dict[Pair, float] = {}
         """Pairs that could not reach each other, and until when rings are built around them."""
         self._links: dict[Pair, Link] = {}
@@ -181,6 +190,7 @@ class Links(Part):
         self._retire_number(link)
         self._last_number += 1
         link.number, link.up, link.round_trip_s = self._last_number, [], 0.0
+        link.key = self._link_keys(link.number)
         self._numbered[link.number] = link
         if link.failures % 2 == 0:
             link.tried_since = now
@@ -326,5 +336,5 @@ class Links(Part):
 
     def _spec(self, link: Link, member: Member) -> LinkSpec:
         other = self._roster.known(link.other(member.peer))
-        lanes = self._roster.lanes[link.group]
-        return LinkSpec(link.number, other.peer, link.dialler == member.peer, other.host, other.port, lanes)
+        lanes, dials = self._roster.lanes[link.group], link.dialler == member.peer
+        return LinkSpec(link.number, other.peer, dials, other.host, other.port, lanes, other.pin, link.key)

@@ -18,7 +18,7 @@ from pccl.core.master.admission import Admission
 from pccl.core.master.arrivals import Arrivals
 from pccl.core.master.collectives import Collectives
 from pccl.core.master.link import Link
-from pccl.core.master.links import Links
+from pccl.core.master.links import LinkKeys, Links, no_keys
 from pccl.core.master.liveness import Liveness
 from pccl.core.master.observers import Observers
 from pccl.core.master.operators import Operators
@@ -61,14 +61,21 @@ from pccl.types import count_peers, short
 class Master:
     """Decides who is in and which collective runs. It never sees a tensor."""
 
-    def __init__(self, run: str, limits: MasterLimits, follows: bool = False, release: str = "") -> None:
+    def __init__(
+        self,
+        run: str,
+        limits: MasterLimits,
+        follows: bool = False,
+        release: str = "",
+        link_keys: LinkKeys = no_keys,
+    ) -> None:
         """`follows`: there may have been another master at this address, whose peers come back."""
         self.lead = Lead(run, follows, release)
         self.limits = limits
         self.roster = Roster()
         self.outbox = Outbox(self.roster)
         common = Common(self.roster, self.outbox, limits, self.lead, self)
-        self.links = Links(common)
+        self.links = Links(common, link_keys)
         self.admission = Admission(common, self.links)
         self.pending = Pending(common)
         self.syncs = Syncs(common, self.admission)

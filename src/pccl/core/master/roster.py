@@ -50,6 +50,7 @@ class Member(Staged[MemberStage]):
         self.connection = connection
         self.host, self.port = me.host or seen_host, me.port
         self.lanes = me.lanes
+        self.pin = me.pin
         self.secret = me.secret
         self.serves = me.serves
         """Lets visitors have its shared state."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from pccl.core.effects.peer_effects import AcceptLane, CarryParcels, CloseLane, CutLane, Dial, RefuseLane
+from pccl.core.effects.peer_effects import AcceptLane, CarryParcels, CloseLane, CutLane, Dial, ExpectLanes, RefuseLane
 from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneEvent, LaneOffered
 from pccl.core.fields import LinkSpec
 from pccl.core.limits import PeerLimits
@@ -85,6 +85,8 @@ class Links:
             self._ends[spec.number] = LinkEnd(spec)
             if spec.dial:
                 self._dial(self._ends[spec.number])
+            elif spec.key:
+                self._outbox.add(ExpectLanes(spec.number, spec.key))
         # A listed link that we neither have nor find new is one that broke here: our report crossed this message.
         self.newest = max([self.newest, *wanted])
         early, self._early = self._early, {}
@@ -95,10 +97,13 @@ class Links:
         spec = end.spec
         for lane in end.numbers:
             hello = LaneHello(self.run, self._me, spec.peer, spec.number, lane)
-            self._outbox.add(Dial(hello, spec.host, spec.port, self._limits.dial_timeout_s))
+            place = (spec.host, spec.port, self._limits.dial_timeout_s)
+            self._outbox.add(Dial(hello, *place, spec.pin, spec.key))
 
     def _discard(self, number: int) -> None:
         end = self._ends.pop(number)
+        if end.spec.key and not end.spec.dial:
+            self._outbox.add(ExpectLanes(number, b""))
         for lane in end.numbers:
             if (number, lane) not in self._lent:
                 self._outbox.add(CloseLane(number, lane))

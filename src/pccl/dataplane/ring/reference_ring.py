@@ -4,9 +4,7 @@ Written to be read: it copies where copying is simpler. It sends and accepts exa
 Must not know threads, aborts, peers or votes.
 """
 
-import os
 import select
-import socket
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -15,6 +13,7 @@ import numpy as np
 from pccl.codec import Codec, contribution_bytes
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.core.fields import SEGMENT_BYTES_MAX
+from pccl.dataplane.connection import Connection, torn
 from pccl.dataplane.ring.arithmetic import STORED, Array, Bytes, check, combine, divide
 from pccl.dataplane.ring.coding import CodedShares, Coding, memory
 from pccl.dataplane.ring.segments import HEADER_BYTES, Header, Place, Route, result_digest, seal
@@ -37,7 +36,7 @@ class LaneBroke(Failed):
 class Sender:
     """One lane to the next peer and the segment that is on its way out."""
 
-    lane: socket.socket
+    lane: Connection
     rest: memoryview = field(default_factory=lambda: memoryview(b""))
     """Header and payload, as far as they are not sent."""
     begun: bool = False
@@ -49,10 +48,11 @@ class Sender:
         try:
             sent = self.lane.send(self.rest)
         except (BlockingIOError, InterruptedError):
+            self.begun = self.begun or torn(self.lane)
             return 0
         except OSError as error:
             self.broke = True
-            raise LaneBroke(f"to the next peer: send: {os.strerror(error.errno or 0)}") from error
+            raise LaneBroke(f"to the next peer: send: {error.strerror}") from error
         self.rest = self.rest[sent:]
         self.begun = len(self.rest) > 0
         return sent
@@ -66,7 +66,7 @@ class Sender:
 class Receiver:
     """One lane from the previous peer and the segment that is on its way in."""
 
-    lane: socket.socket
+    lane: Connection
     header: Header | None = None
     """None while the header itself is being received."""
     data: bytearray = field(default_factory=lambda: bytearray(HEADER_BYTES))
@@ -81,7 +81,7 @@ class Receiver:
             return 0
         except OSError as error:
             self.broke = True
-            raise LaneBroke(f"from the previous peer: receive: {os.strerror(error.errno or 0)}") from error
+            raise LaneBroke(f"from the previous peer: receive: {error.strerror}") from error
         if got == 0:
             self.broke = True
             raise LaneBroke("from the previous peer: the neighbour closed the lane")

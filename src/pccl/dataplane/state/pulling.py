@@ -5,11 +5,11 @@ verified, and only then it is copied. What is asked of whom is decided in `agend
 """
 
 import itertools
-import socket
 import threading
 import time
 from collections.abc import Sequence
 
+from pccl.dataplane.connection import Connection
 from pccl.dataplane.state.agenda import Agenda, Goal
 from pccl.dataplane.state.digests import CHUNK_BYTES, digest
 from pccl.dataplane.state.manifest import MANIFEST_BYTES_MAX, BadManifest, Chunk, Holding, decode, shown
@@ -38,7 +38,7 @@ class Pulling(Transfer):
         attempt: int,
         own: Holding,
         goal: Goal,
-        holders: Sequence[Sequence[socket.socket]],
+        holders: Sequence[Sequence[Connection]],
         ended: Ended,
         stall_s: float,
     ) -> None:

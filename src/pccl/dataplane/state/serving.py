@@ -4,11 +4,11 @@ Owns the rate limit for who serves beside other work. Must not know who asks, or
 """
 
 import itertools
-import socket
 import threading
 import time
 from collections.abc import Sequence
 
+from pccl.dataplane.connection import Connection
 from pccl.dataplane.state.digests import CHUNK_BYTES, chunks
 from pccl.dataplane.state.manifest import Holding
 from pccl.dataplane.state.transfer import (
@@ -67,7 +67,7 @@ class Serving(Transfer):
         self,
         attempt: int,
         own: Holding,
-        lanes: Sequence[socket.socket],
+        lanes: Sequence[Connection],
         ended: Ended,
         stall_s: float,
         rate: Rate | None = None,

@@ -4,7 +4,6 @@ Owns the wire format (docs/shared-state.md) and the rule when a lane is clean: t
 nothing was owed to it then. Must not know what is served or wanted, peers or votes.
 """
 
-import os
 import select
 import socket
 import struct
@@ -19,6 +18,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from pccl.core.fields import SEGMENT_BYTES_MAX
+from pccl.dataplane.connection import Connection
 from pccl.dataplane.ring.segments import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from pccl.dataplane.ring.segments import Header as Segment
 from pccl.dataplane.ring.segments import seal
@@ -101,7 +101,7 @@ class Report(Struct, frozen=True):
 class Lane:
     """One lent connection: whole messages, in portions as they come. Used by one thread at a time."""
 
-    def __init__(self, attempt: int, place: int, connection: socket.socket, stall_s: float) -> None:
+    def __init__(self, attempt: int, place: int, connection: Connection, stall_s: float) -> None:
         self.attempt = attempt
         self.place = place
         self.connection = connection
@@ -126,7 +126,7 @@ class Lane:
                 idle_s = self._wait(select.POLLIN, idle_s)
                 continue
             except OSError as error:
-                raise LaneBroke(f"receive: {os.strerror(error.errno or 0)}") from error
+                raise LaneBroke(f"receive: {error.strerror}") from error
             if portion == 0:
                 raise LaneBroke("the other side closed the lane")
             got, idle_s = got + portion, idle_s if whole else 0.0
@@ -162,10 +162,22 @@ class Lane:
                 idle_s = self._wait(select.POLLOUT, idle_s)
 
     def await_bytes(self, stopped: Callable[[], bool]) -> None:
-        """Until something comes, however long that takes. Raises `Stopped`."""
-        while not self._ready(select.POLLIN):
+        """Until something comes, however long that takes, or it breaks. Raises `Stopped`."""
+        while not self._arrived():
+            self._ready(select.POLLIN)
             if stopped():
                 raise Stopped
+
+    def _arrived(self) -> bool:
+        """Something can be received, if only an end. Under TLS the descriptor does not tell: what came may be inside
+        already, and what is there may be no byte of ours."""
+        try:
+            self.connection.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:
+            return True  # What follows finds out why.
+        return True
 
     def _send_some(self, data: memoryview) -> int:
         """Hand to the kernel what it takes at once; how much that was."""
@@ -174,7 +186,7 @@ class Lane:
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
-            raise LaneBroke(f"send: {os.strerror(error.errno or 0)}") from error
+            raise LaneBroke(f"send: {error.strerror}") from error
 
     def say_goodbye(self) -> None:
         """Nothing is owed to us: leave the lane as it was."""
