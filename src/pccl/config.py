@@ -301,6 +301,14 @@ def choose_data_plane(name: str) -> str:
     return chosen
 
 
+def choose_lane_tls(given: str) -> bool:
+    """Whether the bytes of lanes are sealed, where there is a token; empty means: not passed."""
+    chosen = given or look_up("PCCL_LANE_TLS", "on")
+    if chosen not in ("on", "off"):
+        raise UsageError(f"lane_tls (PCCL_LANE_TLS) must be on or off, got {chosen!r}")
+    return chosen == "on"
+
+
 def switched_on(setting: str, passed: bool | None) -> bool:
     """A setting that is on unless it is switched off; None means: not passed."""
     variable = f"PCCL_{setting.upper()}"

@@ -9,11 +9,12 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from pccl.api.collectives import Collectives
+from pccl.api.lane_security import make_lane_security
 from pccl.api.membership import GOODBYE_S, Membership, make_data_plane
 from pccl.api.pccl_calls import PcclCalls
 from pccl.api.shared_state import SharedState, SharedStateSyncInfo, hashed
 from pccl.api.sync_call import SyncCall, checked
-from pccl.config import PeerConfig, PeerLimitSettings, Places, choose_data_plane, switched_on
+from pccl.config import PeerConfig, PeerLimitSettings, Places, choose_data_plane, choose_lane_tls, switched_on
 from pccl.core.effects.peer_effects import Answer, Failure
 from pccl.core.effects.peer_events import ArePeersPending, Request, UpdateTopology
 from pccl.core.names import shown
@@ -37,7 +38,9 @@ class Communicator(Collectives, PcclCalls):
     `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves
     it to the group. `listen` is where this peer waits for lanes (`host`, `:port` or `host:port`; by default any address
     and a port that the kernel chooses), `announce` is where others shall dial it, when that is not the same.
-    `data_plane` is "native", or "reference" where there is no compiler and speed does not matter. `sigterm` says
+    `lane_tls="off"` leaves the bytes between peers with a token in the clear, for private networks: their ends are
+    still proved; all peers must have the same. `data_plane` is "native", or "reference" where there is no compiler and
+    speed does not matter. `sigterm` says
     whether SIGTERM shall end the process with a goodbye, and `sigusr1` whether SIGUSR1 shall write the flight record to
     stderr, provided that nothing else handles it. `limits` are those of
     `core.limits.PeerLimits`. Each setting but `peer_group` can also come from the environment: see `config`.
@@ -59,6 +62,7 @@ class Communicator(Collectives, PcclCalls):
         listen: str = "",
         announce: str = "",
         data_plane: str = "",
+        lane_tls: str = "",
         sigterm: bool | None = None,
         sigusr1: bool | None = None,
         **limits: Unpack[PeerLimitSettings],
@@ -68,7 +72,9 @@ class Communicator(Collectives, PcclCalls):
         config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, places, limits)
         if config.token:
             tokens.parse(config.token)  # What is wrong with it is known before any byte moves.
-        super().__init__(config, make_data_plane(choose_data_plane(data_plane), config.limits.stall_s))
+        plane, sealed = choose_data_plane(data_plane), choose_lane_tls(lane_tls)
+        super().__init__(config, make_data_plane(plane, config.limits.stall_s))
+        self._lane_security = make_lane_security(plane, sealed) if config.token else None
         self._sigterm = switched_on("sigterm", sigterm)
         self._sigusr1 = switched_on("sigusr1", sigusr1)
 
@@ -95,7 +101,7 @@ class Communicator(Collectives, PcclCalls):
         Raises `MasterLost` when no master answered in `n_attempts`, `Refused` when it does not admit this peer; after
         either it may be called again."""
         self._check_outside("connect", n_attempts)
-        membership = Membership(self._config, self._data_plane)
+        membership = Membership(self._config, self._data_plane, self._lane_security)
         try:
             answer = membership.connect(n_attempts, self._sigterm, self._sigusr1)
         except BaseException:
@@ -141,7 +147,7 @@ class Communicator(Collectives, PcclCalls):
         `CallMismatch` if the entries differ from the group's, and what `connect` raises."""
         self._check_outside("prefetch_shared_state", n_attempts)
         manifest, entries = hashed(checked(shared_state, "prefetch_shared_state"))
-        membership = Membership(self._config, self._data_plane)
+        membership = Membership(self._config, self._data_plane, self._lane_security)
         try:
             answer, traffic = membership.visit(n_attempts, Holding(entries, manifest))
         except BaseException:

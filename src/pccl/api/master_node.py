@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from pccl.config import MasterConfig, MasterLimitSettings
+from pccl.core.master.links import no_keys
 from pccl.core.master.master import Master
 from pccl.errors import UsageError
 from pccl.logs import Teller, configure
@@ -89,7 +90,8 @@ class MasterNode:
         self._addresses = self._shell.addresses
 
     def _new_core(self, follows: bool) -> Master:
-        return Master(secrets.token_hex(8), self._config.limits, follows, release())
+        link_keys = self._door.link_key if self._door is not None else no_keys
+        return Master(secrets.token_hex(8), self._config.limits, follows, release(), link_keys)
 
     def _start_over(self, error: Exception) -> None:
         """The core raised, and not at a message that one peer could be blamed for: what it knows is not to be trusted.

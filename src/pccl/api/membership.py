@@ -35,6 +35,7 @@ from pccl.errors import MasterLost, ProtocolError, TooFewPeers, UnfinishedCollec
 from pccl.net.bounds import peer_bounds
 from pccl.net.control import NotOurMaster
 from pccl.net.peer_shell import PeerShell
+from pccl.net.proving import LaneSecurity
 from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.net.transfers import Kept
@@ -80,8 +81,9 @@ class Membership:
 
     core: Peer
 
-    def __init__(self, config: PeerConfig, data_plane: DataPlane) -> None:
+    def __init__(self, config: PeerConfig, data_plane: DataPlane, lane_security: LaneSecurity | None = None) -> None:
         self._config = config
+        self._lane_security = lane_security
         self._token = tokens.parse(config.token) if config.token else None
         self._bounds = peer_bounds(config.lanes, config.connection_dead_s)
         # A lane that is offered too early costs a descriptor, like a stranger.
@@ -132,6 +134,8 @@ class Membership:
             self._data_plane, self._bounds, self._config.serve_bytes_s, place, self.account.teller, self._token
         )
         self._shell = shell
+        if self._lane_security is not None:
+            shell.secure_lanes(self._lane_security)
         try:
             port = shell.listen(listen.host, listen.port)
         except OSError as error:
@@ -173,7 +177,8 @@ class Membership:
         (me, secret), config = identity.draw(), self._config
         place, serves = (config.announce.host, config.announce.port or port), config.serve_bytes_s > 0
         label = Label(config.name, machine(), os.getpid(), release(), f"{_PROCESS}{os.getpid()}")
-        return Identity(me, config.group, *place, config.lanes, visits, serves, secret, label)
+        pin = self._lane_security.pin if self._lane_security is not None else b""
+        return Identity(me, config.group, *place, config.lanes, visits, serves, secret, label, pin)
 
     def metrics(self) -> dict[str, float]:
         """See `Account`."""

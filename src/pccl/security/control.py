@@ -91,7 +91,12 @@ class Door:
         self._secret = secret
         self._ledger = ledger
         self._clock = clock
+        self._link_secret = secrets.token_bytes(32)
         self._context = tls.accepting_context(certificate)
+
+    def link_key(self, number: int) -> bytes:
+        """Of the link of this number: both its ends get it. Another process of the master gives others."""
+        return hmac.digest(self._link_secret, number.to_bytes(8, "big"), "sha256")
 
     def first_token(self) -> Token:
         """The one that is printed."""
