@@ -158,8 +158,9 @@ class Communicator(Collectives, PcclCalls):
 
         All of them call it, with no collective unfinished. The highest revision wins, among equals the most popular
         content; but once the group has agreed on a revision, and a peer still holds that or the next one, what is
-        higher comes from another history and cannot win. Who lacks what was elected pulls it from those who have it, and `revision` is set to the elected one. For a peer in
-        step `rx_bytes` is 0. Tensors must not be written while it runs.
+        higher comes from another history and cannot win. Who lacks what was elected pulls it from those who have it,
+        and `revision` is set to the elected one. For a peer in step `rx_bytes` is 0. Tensors must not be written while
+        it runs.
 
         When a peer did not get it, or the master was lost in the middle, it is tried again here, up to four times in
         all, and only what is missing is fetched. Raises `SyncFailed` when that was not enough, or when the only holder
