@@ -3,12 +3,14 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include "attempts.hpp"
 #include "build_info.hpp"
 #include "exchange.hpp"
 #include "kernels.hpp"
+#include "outer.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -170,6 +172,21 @@ void bind_exchange(nb::module_& module) {
         "The check of a segment's bytes with the best variant of the kernels.");
 }
 
+void bind_outer(nb::module_& module) {
+    module.def(
+        "outer_step",
+        [](std::uintptr_t theta, std::uintptr_t momentum, std::uintptr_t delta, std::size_t count, float total,
+           float rate, float mu) {
+            const auto at = [](std::uintptr_t address) { return reinterpret_cast<float*>(address); };
+            const pccl::OuterRates rates{total, rate, mu};
+            const pccl::OuterFigures found = pccl::outer_step(at(theta), at(momentum), at(delta), count, rates);
+            return std::make_tuple(found.delta, found.momentum, found.both);
+        },
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Nesterov's step of theta and momentum with delta / total; squares of the mean and of the momentum before it, "
+        "and their product.");
+}
+
 void bind_plan(nb::module_& module) {
     nb::class_<pccl::Plan>(module, "Plan")
         .def(nb::init<>())
@@ -253,6 +270,7 @@ NB_MODULE(_native, module) {
     bind_codecs(module);
     bind_coding(module);
     bind_exchange(module);
+    bind_outer(module);
     bind_plan(module);
     bind_run(module);
 }

@@ -45,6 +45,10 @@ def build_info() -> BuildInfo:
     return BuildInfo(facts["compiler"], facts["cxx_standard"], tuple(facts["instruction_sets"]), facts["kernels"])
 
 
+outer_step = _native.outer_step
+"""Of training: addresses of float32, their number, and the rates; see `native/outer.hpp`."""
+
+
 class NativeAttempt:
     """One native attempt, and where it reports its end."""
 
