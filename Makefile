@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-device check format demo demo-train bench-train sim aimed stress stress-short sanitize bench clean
+.PHONY: help test test-device check format demo demo-train bench-train hide-train churn-train sim aimed stress stress-short sanitize bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -47,8 +47,14 @@ demo: $(INSTALLED) ## a master and real peers that train, die and come later
 demo-train: $(DEV) ## a char-GPT that three peers train; one is killed, one joins, the loss falls
 	$(BIN)/python examples/demo_train.py $(ARGS)
 
-bench-train: $(DEV) ## loss and bytes of each way to train, in JSON lines: an hour (ARGS='--seeds 1' for less)
+bench-train: $(DEV) ## loss and bytes of each way to train: table and plot; hours, can be stopped and started again
 	$(BIN)/python bench/training_loss.py $(ARGS)
+
+hide-train: $(DEV) ## how much of the communication hides behind steps, over an emulated network (root; some minutes)
+	$(BIN)/python bench/training_hiding.py $(ARGS)
+
+churn-train: $(DEV) ## training with a kill or a join every 10 s, 5 minutes a mode (ARGS='--seconds 60' for less)
+	$(BIN)/python bench/training_churn.py $(ARGS)
 
 sim: $(INSTALLED) ## the simulator (ARGS='--help' for its options)
 	$(BIN)/python -m tests.simulation $(ARGS)

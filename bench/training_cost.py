@@ -60,7 +60,7 @@ def main():
     delta = fragment.deltas[0]
     delta.normal_()
     least = timed(lambda: one_pass(fragment.theta, fragment.momentum, delta, parameter.detach()))
-    outer = timed(lambda: (fragment.step(delta, 1.0, 0.7, 0.9), fragment.write()))
+    outer = timed(lambda: (fragment.step(delta, 3.0, 0.7, 0.9), fragment.write()))
     measure = timed(lambda: fragment.measure(delta))
     facts = {"pass_s": least, "outer_s": outer, "ratio": outer / least, "measure_s": measure, "step_us": step_us()}
     rounded = {key: round(value, 4) for key, value in facts.items()}

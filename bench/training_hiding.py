@@ -3,8 +3,8 @@
     python bench/training_hiding.py [--modes plain auto ...] [--rounds 8]
 
 Four hosts, 80 ms, 100 Mbit/s; a model of 2 M parameters; steps that take 50 ms without computing, so that peers do not
-compete for two cores. One JSON line for each mode: steps per second as a share of those without a network, and the
-library's own figure.
+compete for two cores. One JSON line for each mode, and a table at the end: steps per second as a share of those without
+a network, and the library's own figure.
 """
 
 import argparse
@@ -72,6 +72,7 @@ def main():
     if arguments.peer:
         peer(arguments.peer)
         return
+    found = {}
     for mode in arguments.modes:
         with WanLab(Wan(arguments.hosts, 80.0, 100.0)) as lab:
             place = f"{lab.address(0)}:48148"
@@ -94,7 +95,14 @@ def main():
             master.terminate()
             master.wait()
         mean = {key: sum(each[key] for each in answers) / len(answers) for key in answers[0]}
-        print(json.dumps({"bench": "hiding", "mode": mode, **{key: round(value, 4) for key, value in mean.items()}}))
+        found[mode] = mean
+        facts = {key: round(value, 4) for key, value in mean.items()}
+        print(json.dumps({"bench": "hiding", "mode": mode, **facts}), flush=True)
+    print("| | steps per second, of those without a network | the library's own figure | s a reduction | MB a peer |")
+    print("| --- | --- | --- | --- | --- |")
+    for mode, each in found.items():
+        row = [f"{each['share']:.1%}", f"{each['own']:.1%}", f"{each['reduced_s']:.2f}", f"{each['mb']:.1f}"]
+        print("| " + " | ".join([mode, *row]) + " |")
 
 
 if __name__ == "__main__":

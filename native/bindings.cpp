@@ -3,6 +3,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "build_info.hpp"
 #include "exchange.hpp"
 #include "kernels.hpp"
+#include "outer.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -171,6 +173,21 @@ void bind_exchange(nb::module_& module) {
     module.def(
         "check_bytes", [](const nb::bytes& bytes) { return pccl::kernels().check(bytes.data(), bytes.size()); },
         "The check of a segment's bytes with the best variant of the kernels.");
+}
+
+void bind_outer(nb::module_& module) {
+    module.def(
+        "outer_step",
+        [](std::uintptr_t theta, std::uintptr_t momentum, std::uintptr_t delta, std::size_t count, float total,
+           float rate, float mu) {
+            const auto at = [](std::uintptr_t address) { return reinterpret_cast<float*>(address); };
+            const pccl::OuterRates rates{total, rate, mu};
+            const pccl::OuterFigures found = pccl::outer_step(at(theta), at(momentum), at(delta), count, rates);
+            return std::make_tuple(found.delta, found.momentum, found.both);
+        },
+        nb::call_guard<nb::gil_scoped_release>(),
+        "Nesterov's step of theta and momentum with delta / total; squares of the mean and of the momentum before it, "
+        "and their product.");
 }
 
 void bind_plan(nb::module_& module) {
@@ -361,6 +378,7 @@ NB_MODULE(_native, module) {
     bind_codecs(module);
     bind_coding(module);
     bind_exchange(module);
+    bind_outer(module);
     bind_plan(module);
     bind_tls(module);
     bind_run(module);

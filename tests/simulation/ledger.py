@@ -79,6 +79,8 @@ class Known:
         """It came back, and has not told all that it knew."""
         self.told = False
         """All that it knew, when it came back."""
+        self.stands = False
+        """What it told on an earlier connection counts: what it did since comes as messages after its return."""
         self.away = False
         """Its connection broke."""
         self.pings: deque[float] = deque()
@@ -195,6 +197,7 @@ class Ledger:
         if before is not None and before.told and before.topology is None:
             # What it told first stands: that a link broke since is said later.
             known.links, known.up, known.told = dict(before.links), set(before.up), True
+            known.initiated, known.stands = dict(before.initiated), True
         self.known[connection] = known
 
     def _received(self, known: Known, message: ToMaster) -> None:
@@ -238,6 +241,8 @@ class Ledger:
     def _recalled(self, known: Known, recall: ReportPart) -> None:
         """Somebody tells what it did under an earlier master."""
         known.told, known.tells = known.told or recall.last, not recall.last
+        if known.stands:
+            return
         known.ring += tuple(PeerId(peer) for peer in recall.ring)
         known.links |= {link.number: link for link in recall.links}
         known.up |= {link.number for link in recall.links}

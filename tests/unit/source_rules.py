@@ -46,7 +46,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "compat": ("arguments", "types", "codec", "errors", "dataplane"),
     "api": (*_BELOW_NET, "arguments", "net", "compat", "training.state"),
     "": (*_BELOW_NET, "net", "compat", "api"),
-    "training": ("types", "errors", ""),
+    "training": ("types", "errors", "dataplane.native", ""),
     "integrations": ("types", "errors", "training", ""),
     "views": ("types", "errors", "config", "environment", "release", "core.status", ""),
     "cli": (*_BELOW_NET, "net", "api", "views", ""),
@@ -55,8 +55,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 """What each part may import inside the package: `types ← core ← wire ← security ← net ← api ← training, views,
 integrations, cli`, `dataplane` beside `wire`. A name with a dot grants that module only; the empty name is the package
 itself: its public names. Parts that are still to come stand here already, so that adding them loosens nothing: training
-and integrations use the public API, views read `core.status` and decide nothing, no part imports an integration, and
-what a connection must prove is known to `net/` through `security/` alone."""
+and integrations use the public API, and training one kernel of the native part beside it; views read `core.status` and
+decide nothing, no part imports an integration, and what a connection must prove is known to `net/` through `security/`
+alone."""
 
 CORE_MAY_IMPORT = {
     "__future__",

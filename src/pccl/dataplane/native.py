@@ -145,6 +145,10 @@ def channel_of(lane: Connection) -> _native.Channel:
     return lane.channel if isinstance(lane, NativeLane) else _native.Channel(lane.fileno())
 
 
+outer_step = _native.outer_step
+"""Of training: addresses of float32, their number, and the rates; see `native/outer.hpp`."""
+
+
 class NativeAttempt:
     """One native attempt, and where it reports its end."""
 

@@ -14,6 +14,11 @@ from typing import NamedTuple
 import torch
 import xxhash
 
+try:
+    from pccl.dataplane.native import outer_step
+except ImportError:  # A machine without a compiler: the same in torch.
+    outer_step = None  # type: ignore[assignment]
+
 CHUNK = 1 << 16
 """Elements that are worked on at a time: three stretches of them stay in a second-level cache of 1 MiB."""
 
@@ -122,6 +127,19 @@ class Fragment(Stretch):
     def step(self, delta: torch.Tensor, total: float, rate: float, momentum: float) -> Stepped:
         """Nesterov's step with the mean of all deltas, which is their weighted sum over `total`:
         v = μ·v + Δ; θ = θ − η·(Δ + μ·v), each operation rounded for itself."""
+        if outer_step is None:
+            squares, speeds, dots = self._step_in_torch(delta, total, rate, momentum)
+        else:
+            theta, speed = self.theta.data_ptr(), self.momentum.data_ptr()
+            squares, speeds, dots = outer_step(theta, speed, delta.data_ptr(), self.count, total, rate, momentum)
+        self._digest = None
+        size = math.sqrt(squares * speeds)
+        return Stepped(math.sqrt(squares), dots / size if size else 0.0)
+
+    def _step_in_torch(
+        self, delta: torch.Tensor, total: float, rate: float, momentum: float
+    ) -> tuple[float, float, float]:
+        """The same bits in twice the time, where the native part is missing."""
         squares = dots = speeds = 0.0
         chunks = (torch.split(each, CHUNK) for each in (delta, self.momentum, self.theta))
         for mean, speed, theta in zip(*chunks, strict=True):
@@ -137,9 +155,7 @@ class Fragment(Stretch):
             change.add_(mean)
             change.mul_(rate)
             theta.sub_(change)
-        self._digest = None
-        size = math.sqrt(squares * speeds)
-        return Stepped(math.sqrt(squares), dots / size if size else 0.0)
+        return squares, speeds, dots
 
     def step_ahead(self, delta: torch.Tensor, share: float, rate: float, momentum: float) -> None:
         """The own part of an eager step: the outer step is linear, so what a peer's own delta would do is added to
