@@ -264,6 +264,7 @@ class Theatre:
         connection = Connection(self.network, host.distance_s)
         number = self._numbers[connection] = master.connected(connection, host.address[0])
         self._controls[number] = host, connection
+        self.rights[number] = host.rights
         host.connected(connection)
         if host.gives_up_next:
             self.havoc.delay(host, connection)

@@ -43,7 +43,12 @@ _START_SYNC = Syncs._start
 _answer = Observers.answer
 
 
+def _believe_all(eligible: Any, agreed: Any, unproved: Any) -> Any:
+    return election._of_this_history(eligible, agreed)
+
+
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
+    "believe who may not bring a state": (Mutant("a jump needs a right", election, "_believed", _believe_all),),
     "in step before the transfer": (
         Mutant("all are in step when the last transfer is over", Syncs, "_start", _wait_for_nobody),
     ),
