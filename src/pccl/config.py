@@ -107,6 +107,7 @@ class PeerLimitSettings(TypedDict, total=False):
     master_timeout_s: float
     master_redial_s: float
     dial_timeout_s: float
+    lanes_max: int
     early_offer_s: float
     early_offers_max: int
     stall_s: float

@@ -103,6 +103,11 @@ class PeerLimits(Struct, frozen=True):
     dial_timeout_s: float = 5.0
     """Connect and handshake of one lane. SYN is sent again after 1 s and 3 s, so two losses fit in."""
 
+    lanes_max: int = 2048
+    """Lanes of all links that the master may ask for at once; or eight links of as many as this peer asks for, if that
+    is more. A peer of a mesh of eight that serves 64 others has some 640. Without a bound one message of a false
+    master would make a peer open millions of connections to anywhere."""
+
     early_offer_s: float = 10.0
     """A neighbour may dial before our own `Wire` message has arrived; its offer is kept this long, which is longer than
     it waits itself."""

@@ -82,6 +82,7 @@ class Peer(Staged[PeerStage]):
         """Why our calls wait, as the master explains it."""
         self._outbox = Outbox()
         self._links = Links(identity.peer, limits, self._outbox)
+        self._links.asked = identity.lanes
         self._attempts = Collectives(identity.peer, self._links, self._outbox)
         self._sync = Sync(self._links, self._outbox)
         self._masters = Masters(limits, int.from_bytes(identity.peer.encode()))
