@@ -95,6 +95,8 @@ class MasterLimitSettings(TypedDict, total=False):
     mesh_lanes_max: int
     spare_redial_s: float
     peers_max: int
+    candidates_max: int
+    address_candidates_max: int
     tags_max: int
     connection_dead_s: float
 

@@ -18,6 +18,8 @@ from pccl.core.messages.to_master import (
     AskPending,
     Done,
     Initiate,
+    Join,
+    Leave,
     LinkDown,
     SyncState,
     ToMaster,
@@ -45,6 +47,7 @@ class Trick(Enum):
     LIE = "it sends each neighbour something else, and reports any digest"
     ABSTAIN = "it answers pings and does not vote"
     DENY = "it says of each of its links that it is down"
+    STALL = "as a candidate it sends nothing after its first message, and comes again when it was refused"
     USURP = "it brings a state of its own, to replace that of the others"
     CONTRADICT = "it calls collectives with parameters of its own"
 
@@ -84,6 +87,8 @@ class Insider(HostileHost):
 
     def _change(self, message: ToMaster) -> ToMaster | None:
         """What it sends instead; None for nothing."""
+        if Trick.STALL in self.tricks and not self.core.accepted and not isinstance(message, Join | Leave):
+            return None
         match message:
             case VoteTopology() | AskPending() | Initiate() | SyncState() if Trick.ABSTAIN in self.tricks:
                 return None if self.plays(Trick.ABSTAIN) else message

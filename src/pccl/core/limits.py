@@ -81,6 +81,14 @@ class MasterLimits(Struct, frozen=True):
     """Candidates and accepted peers together. One process serves a thousand votes in well under a second; beyond a few
     thousand connections file descriptors run out first."""
 
+    candidates_max: int = 1024
+    """Of these, candidates that wait at a time: a fleet of a thousand may come at once, and members keep three quarters
+    of the places."""
+
+    address_candidates_max: int = 64
+    """Of these, from one address other than the master's own machine: a site behind one router, with eight machines of
+    eight peers each."""
+
     tags_max: int = 4096
     """Collectives one peer may have in flight: far above any model's parameter tensors sent one by one."""
 

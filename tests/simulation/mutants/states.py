@@ -70,7 +70,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "serve beyond the end": (Mutant("who is out serves nobody", PeerVisits, "lose", lambda self, loss: None),),
     "take visitors for candidates": (
-        Mutant("visitors stay outside", Roster, "add_visitor", lambda self, member: self.add_candidate(member, 1)),
+        Mutant("visitors stay outside", Roster, "add_visitor", lambda self, member: self.add_candidate(member)),
     ),
     "vote again in an interrupted sync": (
         Mutant("the next one takes over its vote, or waits for its end", Sync, "begin", _vote_at_once),

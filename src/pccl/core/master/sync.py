@@ -269,7 +269,14 @@ class Syncs(Part):
     def waits(self) -> list[Wait]:
         """The callers of each."""
         return [
-            Wait(tuple(ballot.votes), sync.explain(), ballot.since, ballot.question, tuple(self._missing(sync)), works)
+            Wait(
+                tuple(ballot.votes),
+                sync.explain(),
+                ballot.since,
+                ballot.question,
+                tuple(self._missing(sync)),
+                works=works,
+            )
             for works, sync, ballot in [
                 (sync.stage is not SyncStage.VOTING, sync, sync.ballot) for sync in self._syncs.values()
             ]
