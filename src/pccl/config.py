@@ -99,6 +99,8 @@ class MasterLimitSettings(TypedDict, total=False):
     mesh_lanes_max: int
     spare_redial_s: float
     peers_max: int
+    candidates_max: int
+    address_candidates_max: int
     tags_max: int
     connection_dead_s: float
 
@@ -111,6 +113,7 @@ class PeerLimitSettings(TypedDict, total=False):
     master_timeout_s: float
     master_redial_s: float
     dial_timeout_s: float
+    lanes_max: int
     early_offer_s: float
     early_offers_max: int
     stall_s: float

@@ -18,12 +18,16 @@ from pccl.core.messages.to_master import (
     AskPending,
     Done,
     Initiate,
+    Join,
+    Leave,
     LinkDown,
     SyncState,
     ToMaster,
     VoteTopology,
 )
 from pccl.core.messages.to_peer import Wire
+from pccl.core.rights import Rights
+from pccl.types import SharedStateSyncStrategy
 from tests.simulation.habits import draw_obedient
 from tests.simulation.hostile import HostileHost
 
@@ -43,11 +47,16 @@ class Trick(Enum):
     LIE = "it sends each neighbour something else, and reports any digest"
     ABSTAIN = "it answers pings and does not vote"
     DENY = "it says of each of its links that it is down"
+    STALL = "as a candidate it sends nothing after its first message, and comes again when it was refused"
+    USURP = "it brings a state of its own, to replace that of the others"
     CONTRADICT = "it calls collectives with parameters of its own"
 
 
 class Insider(HostileHost):
     """One such process."""
+
+    rights = Rights.JOIN | Rights.OBSERVE
+    """Of a token that was made for it; the first one that is printed has more."""
 
     def __init__(self, theatre: "Theatre", identity: Identity, address: tuple[str, int], distance_s: float) -> None:
         super().__init__(theatre, identity, address, distance_s, draw_obedient(theatre.random))
@@ -78,9 +87,16 @@ class Insider(HostileHost):
 
     def _change(self, message: ToMaster) -> ToMaster | None:
         """What it sends instead; None for nothing."""
+        if Trick.STALL in self.tricks and not self.core.accepted and not isinstance(message, Join | Leave):
+            return None
         match message:
             case VoteTopology() | AskPending() | Initiate() | SyncState() if Trick.ABSTAIN in self.tricks:
                 return None if self.plays(Trick.ABSTAIN) else message
+            case SyncState() if self.plays(Trick.USURP):
+                revision = message.revision + self._dice.choice((0, 1, 1, 5))
+                strategy = self._dice.choice((message.strategy, message.strategy, SharedStateSyncStrategy.SEND_ONLY))
+                evil = self._dice.randbytes(16)
+                return structs.replace(message, revision=revision, strategy=strategy, content=evil, torn=False)
             case Done() if self.plays(Trick.LIE):
                 return structs.replace(message, digest=self._dice.choice((b"", self._dice.randbytes(16))))
             case Initiate() if self.plays(Trick.CONTRADICT):

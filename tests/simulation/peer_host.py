@@ -43,6 +43,7 @@ from pccl.core.fields import Identity, LinkSpec
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import Wire
 from pccl.core.peer.peer import Peer, PeerStage
+from pccl.core.rights import Rights
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
 from tests.simulation import exchange, lanes, transfer
@@ -63,6 +64,8 @@ class PeerHost(Host):
 
     hostile = False
     """It keeps no rule: see `hostile.py`."""
+    rights = Rights.ALL
+    """Of its connections to the master."""
 
     def __init__(self, theatre: "Theatre", identity: Identity, address: tuple[str, int], distance_s: float) -> None:
         self.core = Peer(identity, theatre.plan.peer_limits)

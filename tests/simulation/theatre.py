@@ -216,11 +216,11 @@ class Theatre:
             return
         self.place(HostileHost(self, *self._identity("h", None), self._distance()))
 
-    def _enter_insider(self) -> None:
+    def _enter_insider(self, address: tuple[str, int] | None = None) -> None:
         """The same of one that keeps the form."""
         entrances = sum(isinstance(host, Insider) for host in self.hosts_by_name.values())
         if self.acting and not self.master_for_good and entrances < INSIDERS_MAX:
-            self.place(Insider(self, *self._identity("h", None), self._distance()))
+            self.place(Insider(self, *self._identity("h", address), self._distance()))
 
     def _identity(self, kind: str, address: tuple[str, int] | None) -> tuple[Identity, tuple[str, int]]:
         number = len(self.hosts_by_name) + 1
@@ -267,6 +267,7 @@ class Theatre:
         connection = Connection(self.network, host.distance_s)
         number = self._numbers[connection] = master.connected(connection, host.address[0])
         self._controls[number] = host, connection
+        self.rights[number] = host.rights
         host.connected(connection)
         if host.gives_up_next:
             self.havoc.delay(host, connection)
@@ -352,8 +353,10 @@ class Theatre:
         if host.person is not None:
             host.person.gone()
         if host.hostile:
-            enter = self._enter_insider if isinstance(host, Insider) else self._enter_hostile
-            self.scheduler.after(self.random.uniform(0.0, 20.0), enter)
+            if isinstance(host, Insider):
+                self.scheduler.after(self.random.uniform(0.0, 20.0), self._enter_insider, host.address)
+            else:
+                self.scheduler.after(self.random.uniform(0.0, 20.0), self._enter_hostile)
         elif self.acting and self.random.random() < self.plan.rejoin:
             address = host.address if self.random.random() < 0.5 else None
             word = host.word if host.identity.visits else None

@@ -129,3 +129,74 @@ def test_every_small_election(agreed):
         assert all(given[peer].state != elected.claim.state for peer in elected.pullers)
         assert all(given[peer].strategy is not RECEIVE for peer in elected.holders)
         assert all(given[peer].strategy is SEND for peer, _ in elected.refused)
+
+
+# ── peers without the right to bring a state ─────────────────────────────────────────────────────────────────────────
+
+ANNA, BERT, CARL = map(PeerId, ("anna", "bert", "carl"))
+
+
+def test_one_without_the_right_does_not_replace_what_the_others_hold():
+    ours, evil = claim(4, "ours"), claim(5, "evil")
+    for jump in (5, 6, 1000):
+        evil = claim(jump, "evil")
+        assert outcome(elect(claims(ours, evil, ours), 4, {BERT})) == ("ours", [ANNA, CARL], [BERT], [])
+    assert outcome(elect(claims(ours, evil), 4, {BERT})) == ("ours", [ANNA], [BERT], [])
+
+
+def test_nor_by_a_revision_that_all_others_have_left_behind():
+    """The group has trained on since its last sync, as trainers do that sync only when somebody joins."""
+    ours = claim(500, "ours")
+    for old in (4, 5):
+        evil = claim(old, "evil")
+        assert outcome(elect(claims(ours, evil, ours), 4, {BERT})) == ("ours", [ANNA, CARL], [BERT], [])
+        assert outcome(elect(claims(ours, evil), 4, {BERT})) == ("ours", [ANNA], [BERT], [])
+
+
+def test_all_may_go_on_without_the_right():
+    step = claim(5, "step")
+    assert outcome(elect(claims(step, step, claim(0, "fresh")), 4, {ANNA, BERT, CARL})) == (
+        "step",
+        [ANNA, BERT],
+        [CARL],
+        [],
+    )
+    far = claim(90, "far")
+    assert outcome(elect(claims(far, far, claim(0, "fresh")), 4, {ANNA, BERT, CARL})) == (
+        "far",
+        [ANNA, BERT],
+        [CARL],
+        [],
+    )
+
+
+def test_fresh_ones_do_not_outvote_the_run():
+    fresh = claim(0, "fresh")
+    assert outcome(elect(claims(claim(5, "step"), fresh, fresh), 4, {ANNA, BERT, CARL}))[0] == "step"
+
+
+def test_with_the_right_all_is_as_before():
+    ours, brought = claim(4, "ours"), claim(5, "brought")
+    assert outcome(elect(claims(ours, brought, ours), 4, {ANNA, CARL}))[0] == "brought"
+    assert outcome(elect(claims(ours, brought, ours), 4, ()))[0] == "brought"
+
+
+def test_before_the_first_agreement_anybody_may_bring_its_checkpoint():
+    fresh, saved = claim(0, "fresh"), claim(13, "saved", SEND)
+    receives = claim(0, "fresh", RECEIVE)
+    assert outcome(elect(claims(receives, saved), None, {ANNA, BERT}))[0] == "saved"
+    assert outcome(elect(claims(fresh, claim(13, "saved")), None, {ANNA, BERT}))[0] == "saved"
+
+
+def test_one_that_only_sends_is_refused_alone_and_reads_which_right_it_lacks():
+    ours, evil = claim(4, "ours"), claim(4, "evil", SEND)
+    elected = elect(claims(ours, evil, ours), 4, {BERT})
+    assert outcome(elected) == ("ours", [ANNA, CARL], [], [BERT])
+    assert "right to bring a state" in dict(elected.refused)[BERT]
+    assert outcome(elect(claims(ours, evil), 4, {ANNA}))[0] is None, "a mixture, as before"
+
+
+def test_a_tie_goes_to_who_has_the_right():
+    evil, ours = claim(5, "evil"), claim(5, "ours")
+    assert outcome(elect(claims(evil, ours), 4, {ANNA}))[0] == "ours"
+    assert outcome(elect(claims(evil, ours), 4, ()))[0] == "evil"

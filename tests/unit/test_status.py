@@ -155,9 +155,9 @@ def test_a_screen_without_a_master_says_so_and_keeps_the_last(master):
 
 
 def test_the_status_fits_a_frame_however_many_there_are():
-    core = Master("run", MasterLimits(peers_max=6000))
+    core = Master("run", MasterLimits(peers_max=6000, candidates_max=6000))
     for number in range(5000):
-        core.handle(Received(1000 + number, peer(number + 1, "😀" * 48), "10.0.0.1"), 1.0)
+        core.handle(Received(1000 + number, peer(number + 1, "😀" * 48), "127.0.0.1"), 1.0)
     it = status(core, 2.0)
     assert isinstance(it, Status)
     assert (len(it.peers), it.size) == (4096, 5000)

@@ -81,6 +81,14 @@ class MasterLimits(Struct, frozen=True):
     """Candidates and accepted peers together. One process serves a thousand votes in well under a second; beyond a few
     thousand connections file descriptors run out first."""
 
+    candidates_max: int = 1024
+    """Of these, candidates that wait at a time: a fleet of a thousand may come at once, and members keep three quarters
+    of the places."""
+
+    address_candidates_max: int = 64
+    """Of these, from one address other than the master's own machine: a site behind one router, with eight machines of
+    eight peers each."""
+
     tags_max: int = 4096
     """Collectives one peer may have in flight: far above any model's parameter tensors sent one by one."""
 
@@ -102,6 +110,11 @@ class PeerLimits(Struct, frozen=True):
 
     dial_timeout_s: float = 5.0
     """Connect and handshake of one lane. SYN is sent again after 1 s and 3 s, so two losses fit in."""
+
+    lanes_max: int = 2048
+    """Lanes of all links that the master may ask for at once; or eight links of as many as this peer asks for, if that
+    is more. A peer of a mesh of eight that serves 64 others has some 640. Without a bound one message of a false
+    master would make a peer open millions of connections to anywhere."""
 
     early_offer_s: float = 10.0
     """A neighbour may dial before our own `Wire` message has arrived; its offer is kept this long, which is longer than

@@ -26,5 +26,9 @@ class Rights(Flag):
 def without_secret(host: str) -> Rights:
     """What a connection from this address may do where no secret says who is who: all that its protocol has, but only
     the machine of the master operates."""
-    local = host.startswith(("127.", "::ffff:127.")) or host == "::1"
-    return Rights.ALL if local else Rights.ALL & ~Rights.OPERATE
+    return Rights.ALL if is_local(host) else Rights.ALL & ~Rights.OPERATE
+
+
+def is_local(host: str) -> bool:
+    """This is an address of the machine itself."""
+    return host.startswith(("127.", "::ffff:127.")) or host == "::1"

@@ -11,7 +11,7 @@ from tests.simulation.checkers.outcomes import OneOutcome, RightSum
 from tests.simulation.checkers.recovery import KicksAreJust, NoGaps, OneLog
 from tests.simulation.checkers.rights import OnlyOperatorsKick, VotesAreLimited
 from tests.simulation.checkers.rings import FreshSizes, OneRing
-from tests.simulation.checkers.states import HighestWins, OneState, OneStrategy, SourcesHold
+from tests.simulation.checkers.states import HighestWins, NobodyUsurps, OneState, OneStrategy, SourcesHold
 
 ALL: tuple[type[Checker], ...] = (
     OneOutcome,
@@ -20,6 +20,7 @@ ALL: tuple[type[Checker], ...] = (
     HighestWins,
     SourcesHold,
     OneStrategy,
+    NobodyUsurps,
     OneRing,
     FreshSizes,
     OneOwner,

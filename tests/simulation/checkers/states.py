@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pccl.core.effects.peer_effects import Answer, InSync
 from pccl.core.messages.to_master import SyncState
 from pccl.core.messages.to_peer import RefusedSync, StartSync, Synced, ToPeer
+from pccl.core.rights import Rights
 from pccl.types import PeerId, SharedStateSyncStrategy
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
@@ -77,12 +78,49 @@ class OneStrategy(Checker):
 
     name = "one strategy"
 
+    def _barred(self, known: Known) -> bool:
+        """It only sends, and may not: it is refused alone."""
+        sends = known.claim is not None and known.claim.strategy is SharedStateSyncStrategy.SEND_ONLY
+        return sends and Rights.BRING_STATE not in self.theatre.rights_of(known.connection)
+
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if isinstance(message, Synced | StartSync) and not known.visits:
             group = [each for each in self.ledger.electorate() if each.group == known.group]
-            claims = [each.claim for each in group if each.claim is not None]
+            claims = [each.claim for each in group if each.claim is not None and not self._barred(each)]
             if len({claim.strategy is SharedStateSyncStrategy.ENFORCE_POPULAR for claim in claims}) > 1:
                 raise self.fail(f"{known.peer[:8]} is sent {message} although the strategies do not go together")
+
+
+class NobodyUsurps(Checker):
+    """Once a group has agreed, its peers do not pull what one without the right brings, while any of them holds what
+    was agreed on or more."""
+
+    name = "nobody usurps"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._agreed: dict[int, int] = {}
+        """By group, what was agreed on before the present event."""
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        if not isinstance(message, StartSync) or not message.pull or known.visits or known.group not in self._agreed:
+            return
+        voters = [each for each in self.ledger.electorate() if each.group == known.group and each.claim is not None]
+        proved = [each for each in voters if Rights.BRING_STATE in self.theatre.rights_of(each.connection)]
+        offers = [each.claim for each in proved if each.claim is not None and not _receives(each.claim)]
+        recent = [claim for claim in offers if claim.revision >= self._agreed[known.group]]
+        if recent and all(claim.content != message.content for claim in recent):
+            raise self.fail(f"{known.peer[:8]} shall pull what no peer offers that may bring a state")
+
+    def master_handled(self, event: object) -> None:
+        groups = {each.group for each in self.ledger.accepted()}
+        self._agreed = {group: revision for group, revision in self._agreed.items() if group in groups}
+        if self.ledger.reunited:
+            self._agreed = {}
+
+    def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
+        if isinstance(answer, InSync):
+            self._agreed[host.identity.group] = answer.revision
 
 
 class HighestWins(Checker):
@@ -113,7 +151,8 @@ class HighestWins(Checker):
         agreed = self._agreed.get(known.group)
         for each in group:
             claim = each.claim
-            if claim is None or _receives(claim):
+            proved = Rights.BRING_STATE in self.theatre.rights_of(each.connection)
+            if claim is None or _receives(claim) or not proved:
                 continue
             legal = agreed is None or claim.revision <= agreed + 1
             if legal and claim.revision > message.revision:

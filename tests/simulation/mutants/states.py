@@ -43,7 +43,12 @@ _START_SYNC = Syncs._start
 _answer = Observers.answer
 
 
+def _believe_all(eligible: Any, agreed: Any, unproved: Any) -> Any:
+    return election._of_this_history(eligible, agreed)
+
+
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
+    "believe who may not bring a state": (Mutant("a jump needs a right", election, "_believed", _believe_all),),
     "in step before the transfer": (
         Mutant("all are in step when the last transfer is over", Syncs, "_start", _wait_for_nobody),
     ),
@@ -65,7 +70,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "serve beyond the end": (Mutant("who is out serves nobody", PeerVisits, "lose", lambda self, loss: None),),
     "take visitors for candidates": (
-        Mutant("visitors stay outside", Roster, "add_visitor", lambda self, member: self.add_candidate(member, 1)),
+        Mutant("visitors stay outside", Roster, "add_visitor", lambda self, member: self.add_candidate(member)),
     ),
     "vote again in an interrupted sync": (
         Mutant("the next one takes over its vote, or waits for its end", Sync, "begin", _vote_at_once),

@@ -15,6 +15,7 @@ from math import inf
 from pccl.core.effects.both import Note
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S
+from pccl.core.master.candidates import Candidates, other_lanes
 from pccl.core.master.link import UNDECIDED, Link
 from pccl.core.master.links import Links
 from pccl.core.master.part import Common, Departure, Part, Wait
@@ -30,8 +31,9 @@ from pccl.types import PeerId, count_peers, short
 class Admission(Part):
     """Votes for a topology, and the trial that follows."""
 
-    def __init__(self, common: Common, links: Links) -> None:
+    def __init__(self, common: Common, links: Links, candidates: Candidates) -> None:
         super().__init__(common)
+        self.candidates = candidates
         self.ballot = Ballot[None]("update_topology", lambda: self._roster.accepted)
         self.trial: dict[PeerId, Member] | None = None
         """The candidates being tried; None when no trial is on."""
@@ -148,10 +150,15 @@ class Admission(Part):
         carried = self.ballot.complete or (not self._roster.accepted and now >= self.begin_at)
         if not carried or not (self.ballot.votes or self._roster.candidates):
             return False
-        self.trial = dict(self._roster.candidates)
+        self.trial = self._roster.ready(now) if self._roster.accepted else dict(self._roster.candidates)
+        odd = self.candidates.settle_lanes(self.trial.values())
         for member in self.trial.values():
             member.enter(MemberStage.TRIED)
-        for group in _groups(self.trial.values()):
+        groups = _groups(self.trial.values())
+        for member in odd:
+            reason = other_lanes(member.group, self._roster.lanes[member.group], member.lanes)
+            self._door.expel(member, Kick(KickKind.LANES, reason), now)
+        for group in groups:
             self.rewire(group, now)
         return True
 
@@ -181,6 +188,7 @@ class Admission(Part):
         if admitted:
             self.began_at = self.began_at if self._roster.accepted else now
             self._roster.accept(admitted, rings)
+            self.candidates.admitted(admitted.values())
             self.links.forgive()
             here = count_peers(len(self._roster.accepted))
             sentence = f"epoch {self._roster.epoch}: {names(admitted)} joined; {here}"
@@ -212,7 +220,9 @@ class Admission(Part):
         loser = min(tried, key=lambda member: (len(self.links.linked(member.peer)), -member.seniority))
         if not any(loser.peer in ends for ends in self.links.avoided) and self._go_around(link, now):
             return True
-        self._door.expel(loser, Kick(KickKind.UNREACHABLE, f"not admitted: {_unreachable(link)}"), now)
+        # What others found at an address that a stranger named is for the operator, not for the stranger.
+        self._outbox.note(Note(f"not admitted: {_unreachable(link)}", "unreachable", warns=True, peer=loser.peer))
+        self._door.expel(loser, Kick(KickKind.UNREACHABLE, f"not admitted: {_unreachable(link, loser.peer)}"), now)
         return True
 
     def _both_there(self, link: Link, now: float) -> bool:
@@ -279,7 +289,9 @@ class Admission(Part):
         since = self.ballot.since if self.ballot.votes else min(each.joined_at for each in candidates.values())
         waiting, missing = (*self.ballot.votes, *candidates), tuple(self.waited_for())
         until = None if self._roster.accepted or self.begin_at == inf else self.begin_at
-        return [Wait(waiting, sentence + self._twins(missing), since, self.ballot.question, missing, until=until)]
+        outside = f"admission of {names(self.trial)} waits for links between them and the members" if self.trial else ""
+        sentence += self._twins(missing)
+        return [Wait(waiting, sentence, since, self.ballot.question, missing, outside, until=until)]
 
     def _twins(self, missing: Iterable[PeerId]) -> str:
         """Candidates that wait for a Communicator of their own process, such as a notebook's that was run twice."""
@@ -318,8 +330,10 @@ def _groups(members: Iterable[Member]) -> list[int]:
     return list(dict.fromkeys(member.group for member in members))
 
 
-def _unreachable(link: Link) -> str:
-    causes = "; ".join(f"{short(peer)} could not dial: {cause}" for peer, cause in link.causes.items())
+def _unreachable(link: Link, reader: PeerId | None = None) -> str:
+    """For a reader outside the run without what others found when they dialled."""
+    told = {peer: f": {cause}" if reader in (None, peer) else "" for peer, cause in link.causes.items()}
+    causes = "; ".join(f"{short(peer)} could not dial{cause}" for peer, cause in told.items())
     a, b = link.ends
     return (
         f"{short(a)} and {short(b)} cannot reach each other ({causes}). Open the listening port of one of them, "

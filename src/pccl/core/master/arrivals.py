@@ -8,6 +8,7 @@ and "Membership"; for a `Resume` docs/recovery.md, "Who is turned away" and "Lat
 from pccl.core.effects.master import Received
 from pccl.core.fields import KickKind
 from pccl.core.master.admission import Admission
+from pccl.core.master.candidates import other_lanes
 from pccl.core.master.part import Common, Departure, Part
 from pccl.core.master.recovery.away import Away
 from pccl.core.master.recovery.gathering import Gathering
@@ -71,7 +72,7 @@ class Arrivals(Part):
             # It lost its connection before it received that it was accepted.
             self._outbox.close(other.connection)
             self._door.remove(Departure(other, "it joined again on another connection", now))
-        kick = self._why_not_join(join)
+        kick = self._why_not_join(join, event.host)
         if kick is not None:
             self._outbox.kick(event.connection, kick)
             return
@@ -80,11 +81,12 @@ class Arrivals(Part):
             self._roster.add_visitor(member)
             self._visits.arrive(member, now)
         else:
-            self._roster.add_candidate(member, self._limits.default_lanes)
+            self._roster.add_candidate(member)
+            self._admission.candidates.arrive(member, now)
             self._gathering.recount()
         self._outbox.send((member.peer,), self._lead.welcome(self._limits.tags_max))
 
-    def _why_not_join(self, join: Join) -> Kick | None:
+    def _why_not_join(self, join: Join, host: str) -> Kick | None:
         """Why this peer can be neither a candidate nor a visitor; None if it can."""
         me = join.me
         if self._roster.member(me.peer) is not None:
@@ -95,14 +97,10 @@ class Arrivals(Part):
         if me.visits and len(self._roster.visitors) >= VISITORS_MAX:
             reason = f"{VISITORS_MAX} visitors are here already; come later, or connect without prefetch_shared_state"
             return Kick(KickKind.FULL, reason)
-        lanes = self._roster.lanes.get(me.group)
+        lanes = self._roster.lanes.get(me.group) if self._roster.ring(me.group) else None
         if lanes is not None and me.lanes not in (0, lanes):
-            reason = (
-                f"group {me.group} uses {lanes} lanes per neighbour and you ask for {me.lanes}; "
-                "set p2p_connection_pool_size alike on all peers, or leave it at 0"
-            )
-            return Kick(KickKind.LANES, reason)
-        return None
+            return Kick(KickKind.LANES, other_lanes(me.group, lanes, me.lanes))
+        return None if me.visits else self._admission.candidates.objection(host)
 
     def _full(self) -> Kick:
         return Kick(KickKind.FULL, f"the run is full: {count_peers(self._limits.peers_max)} (peers_max of the master)")

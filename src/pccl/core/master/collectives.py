@@ -262,7 +262,7 @@ class Collectives(Part):
             (collective.tag, collective.attempt, self._roster.epoch),
             next(reversed(collective.ballot.votes)),
         )
-        pending = bool(self._roster.candidates)
+        pending = bool(self._roster.ready(now))
         self._outbox.send(collective.ring, Start(*attempt, lanes, segments, parcels, last, pending))
 
     def _abort(self, collective: Collective, reason: str, now: float) -> None:

@@ -27,10 +27,10 @@ class Liveness(Part):
         """When the master last found that it had stood still."""
 
     def limit(self, member: Member) -> float:
-        """How long this member may be silent while others wait for it, or at all if it is a visitor: no peer needs it,
-        but there are only so many places. It pulls meanwhile, and has no less to do than a peer."""
-        candidate = member.peer in self._roster.candidates
-        return self._limits.candidate_silence_s if candidate else self._limits.silence_s
+        """How long this member may be silent while others wait for it, or at all if it is a visitor or a candidate that
+        waits: no peer needs it, but there are only so many places."""
+        tried = member.stage is MemberStage.TRIED
+        return self._limits.candidate_silence_s if tried else self._limits.silence_s
 
     def watch(self, waited_for: Iterable[PeerId], now: float) -> list[Member]:
         """Ping the peers that are waited for; returns the members that have been silent for too long."""

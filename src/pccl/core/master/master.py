@@ -16,6 +16,7 @@ from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S, MasterLimits
 from pccl.core.master.admission import Admission
 from pccl.core.master.arrivals import Arrivals
+from pccl.core.master.candidates import Candidates
 from pccl.core.master.collectives import Collectives
 from pccl.core.master.link import Link
 from pccl.core.master.links import LinkKeys, Links, no_keys
@@ -29,7 +30,7 @@ from pccl.core.master.recovery.away import Away
 from pccl.core.master.recovery.gathering import Gathering
 from pccl.core.master.recovery.restored import Restored
 from pccl.core.master.refusals import Refusals
-from pccl.core.master.roster import Member, Roster
+from pccl.core.master.roster import Member, MemberStage, Roster
 from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
 from pccl.core.master.waits import Waits
@@ -76,7 +77,8 @@ class Master:
         self.outbox = Outbox(self.roster)
         common = Common(self.roster, self.outbox, limits, self.lead, self)
         self.links = Links(common, link_keys)
-        self.admission = Admission(common, self.links)
+        self.candidates = Candidates(common)
+        self.admission = Admission(common, self.links, self.candidates)
         self.pending = Pending(common)
         self.syncs = Syncs(common, self.admission)
         self.visits = Visits(common, self.admission, self.syncs)
@@ -88,6 +90,7 @@ class Master:
         self.operators = Operators(common)
         self._parts: tuple[Part, ...] = (
             self.arrivals,
+            self.candidates,
             self.gathering,
             self.away,
             self.links,
@@ -305,6 +308,7 @@ class Master:
 
     def _take_out(self, gone: Departure) -> Departure:
         member, accepted = gone.member, gone.peer in self.roster.accepted
+        gone = structs.replace(gone, accepted=accepted, tried=member.stage is MemberStage.TRIED)
         kind = self.roster.kind(gone.peer)
         self.roster.remove(member)
         kind = f"epoch {self.roster.epoch}:" if accepted else kind
@@ -312,7 +316,7 @@ class Master:
         sentence = f"{kind} {short(gone.peer)} is gone: {gone.how}; {here}"
         note = Note(sentence, gone.event, accepted and gone.event != "left", gone.peer)
         (self.outbox.announce if accepted else self.outbox.note)(note)
-        return structs.replace(gone, accepted=accepted)
+        return gone
 
     def _end_run(self, back_until: float, now: float) -> None:
         """No member is left. What begins here next is another run, and those of this one may come back and go on; until
@@ -398,9 +402,9 @@ class Master:
         if watches:
             waited = dict.fromkeys(peer for part in self._parts for peer in part.waited_for())
             for member in self.liveness.watch(waited, now):
-                visits = member.peer in self.roster.visitors
+                alone = member.stage in (MemberStage.VISITOR, MemberStage.CANDIDATE)
                 reason = f"it answered nothing for {self.liveness.limit(member):g} s"
-                kick = Kick(KickKind.SILENT, reason if visits else f"{reason} while others waited for it")
+                kick = Kick(KickKind.SILENT, reason if alone else f"{reason} while others waited for it")
                 self.expel(member, kick, now)
         for member in [each for each in voteless if self.roster.accepted.get(each.peer) is each]:
             reason = f"others waited for it in {call} for {self.limits.vote_timeout_s:g} s (vote_timeout_s)"

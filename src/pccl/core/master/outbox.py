@@ -44,6 +44,10 @@ class Outbox:
         if members:
             self._effects.append(Send(tuple(member.connection for member in members), message))
 
+    def is_accepted(self, peer: PeerId) -> bool:
+        """It is on the roster: what members find is for it to read."""
+        return peer in self._roster.accepted
+
     def ping(self, peers: Iterable[PeerId], now: float) -> None:
         """Ask these peers for a sign of life, and remember when."""
         asked = [member for peer in peers if (member := self._roster.member(peer))]

@@ -50,6 +50,8 @@ class Departure(Struct, frozen=True):
     """It may come back until then, though its place is not kept: no other run begins instead of its own."""
     accepted: bool = False
     """It was on the roster, not a candidate, a visitor or one that came back."""
+    tried: bool = False
+    """It was a candidate in its trial."""
     event: str = "lost"
     """Or `left`, or `kicked`."""
 
@@ -69,6 +71,8 @@ class Wait(Struct, frozen=True):
     """In which call they wait."""
     missing: tuple[PeerId, ...] = ()
     """For which peers, as far as it is peers."""
+    outside: str = ""
+    """The sentence for those of them that are not accepted, if theirs is another one."""
     works: bool = False
     """Bytes move: no call of a peer is waited for."""
     until: float | None = None

@@ -23,7 +23,7 @@ class Pending(Part):
     def advance(self, now: float) -> bool:
         """Answer when all have asked."""
         if self.ballot.complete:
-            answer = PendingAnswer(bool(self._roster.candidates), self._roster.draw_number())
+            answer = PendingAnswer(bool(self._roster.ready(now)), self._roster.draw_number())
             self._outbox.send(self.ballot.votes, answer)
             self.ballot.clear()
         return False

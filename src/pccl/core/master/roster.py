@@ -69,6 +69,8 @@ class Member(Staged[MemberStage]):
         self.seniority = 0
         """Order of arrival: the younger of two gives way."""
         self.joined_at = now
+        self.rests_until = 0.0
+        """As a candidate it is not tried before."""
         self.pulse = Pulse()
 
 
@@ -86,7 +88,7 @@ class Roster:
         """They come for the shared state of a group: no peer waits for one, admits one or is judged by one."""
         self.rings: dict[int, tuple[PeerId, ...]] = {}
         self.lanes: dict[int, int] = {}
-        """Lanes per link, fixed for a group by the first that joined it: every member must cut stripes alike."""
+        """Lanes per link, fixed for a group by the trial of its first members: every member must cut stripes alike."""
         self._connections: dict[int, Member] = {}
         self._arrivals = 0
         self.number = 0
@@ -140,9 +142,12 @@ class Roster:
         """Members and candidates; visitors take no place of theirs."""
         return len(self.accepted) + len(self.candidates)
 
-    def add_candidate(self, member: Member, default_lanes: int) -> None:
+    def ready(self, now: float) -> dict[PeerId, Member]:
+        """The candidates that can be tried: those that do not rest."""
+        return {peer: each for peer, each in self.candidates.items() if each.rests_until <= now}
+
+    def add_candidate(self, member: Member) -> None:
         """A peer joined."""
-        self.lanes.setdefault(member.group, member.lanes or default_lanes)
         self._add(member, MemberStage.CANDIDATE, self.candidates)
 
     def add_visitor(self, member: Member) -> None:

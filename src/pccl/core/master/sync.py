@@ -19,6 +19,7 @@ from pccl.core.master.recovery.restored import Restored
 from pccl.core.master.roster import Member
 from pccl.core.messages.to_master import SyncState
 from pccl.core.messages.to_peer import RefusedSync, StartSync, Synced
+from pccl.core.rights import Rights
 from pccl.core.rules.ballot import Ballot
 from pccl.core.rules.election import Elected, elect
 from pccl.core.rules.ring import pair
@@ -180,7 +181,8 @@ class Syncs(Part):
         votes = sync.ballot.votes
         by_age = sorted(votes, key=lambda peer: self._roster.accepted[peer].seniority)
         agreed, claims = self.agreed.get(sync.group), {peer: votes[peer] for peer in by_age}
-        sync.elected = elect(claims, None if agreed is None else agreed.claim.revision)
+        unproved = [peer for peer in votes if Rights.BRING_STATE not in self._roster.accepted[peer].rights]
+        sync.elected = elect(claims, None if agreed is None else agreed.claim.revision, unproved)
         sync.refused = dict(sync.elected.refused)
         if sync.elected.claim is None:
             for peer, reason in sync.refused.items():
@@ -267,7 +269,14 @@ class Syncs(Part):
     def waits(self) -> list[Wait]:
         """The callers of each."""
         return [
-            Wait(tuple(ballot.votes), sync.explain(), ballot.since, ballot.question, tuple(self._missing(sync)), works)
+            Wait(
+                tuple(ballot.votes),
+                sync.explain(),
+                ballot.since,
+                ballot.question,
+                tuple(self._missing(sync)),
+                works=works,
+            )
             for works, sync, ballot in [
                 (sync.stage is not SyncStage.VOTING, sync, sync.ballot) for sync in self._syncs.values()
             ]

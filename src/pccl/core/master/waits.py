@@ -7,6 +7,8 @@ docs/protocol.md, "Words for waits".
 
 from collections.abc import Sequence
 
+from msgspec import structs
+
 from pccl.core.effects.both import Note
 from pccl.core.limits import MasterLimits
 from pccl.core.master.collective import Collective
@@ -81,7 +83,8 @@ class Waits:
         present: dict[PeerId, Wait] = {}
         for wait in waits:
             for peer in wait.waiting:
-                present.setdefault(peer, wait)
+                outside = wait.outside and not self.outbox.is_accepted(peer)
+                present.setdefault(peer, structs.replace(wait, sentence=wait.outside) if outside else wait)
         state = {peer: (wait.sentence, times_again(now - wait.since)) for peer, wait in present.items()}
         changed: dict[str, list[PeerId]] = {}
         for peer, wait in present.items():

@@ -18,11 +18,15 @@ from pccl.core.messages.lanes import LaneHello
 from pccl.core.messages.report import LinkReport
 from pccl.core.messages.to_master import LinkDown, LinkUp
 from pccl.core.peer.outbox import Outbox
-from pccl.core.text import clip
+from pccl.core.text import Violation, clip
 from pccl.types import PeerId, short
 
 LaneId = tuple[int, int]
 """(link, lane): the same at both ends."""
+
+
+ASKED_LINKS_MAX = 8
+"""So many links of as many lanes as this peer asks for are always allowed: two neighbours, and a few holders."""
 
 
 class LinkEnd:
@@ -60,6 +64,8 @@ class Links:
     """All our ends."""
 
     def __init__(self, me: PeerId, limits: PeerLimits, outbox: Outbox) -> None:
+        self.asked = 0
+        """Lanes per neighbour that we ask for; 0 if that is up to the group."""
         self.run = ""
         """The run that we are part of; lanes of other runs are refused."""
         self._me = me
@@ -79,6 +85,11 @@ class Links:
     def wire(self, specs: tuple[LinkSpec, ...]) -> None:
         """Make what is missing, close what is not listed."""
         wanted = [spec.number for spec in specs]
+        lanes = sum(spec.lanes + 1 for spec in specs)
+        if lanes > max(self._limits.lanes_max, ASKED_LINKS_MAX * (self.asked + 1)):
+            raise Violation(f"it asks for {lanes} lanes, more than lanes_max ({self._limits.lanes_max}) allows")
+        if len({spec.number for spec in specs}) < len(specs) or any(spec.peer == self._me for spec in specs):
+            raise Violation("it asks for a link twice, or for one to ourselves")
         for number in [number for number in self._ends if number not in wanted]:
             self._discard(number)
         for spec in [spec for spec in specs if spec.number > self.newest]:

@@ -85,6 +85,7 @@ class Peer(Staged[PeerStage]):
         """The call in which others wait for us, and since when; None if there is none that we know of."""
         self._outbox = Outbox()
         self._links = Links(identity.peer, limits, self._outbox)
+        self._links.asked = identity.lanes
         self._collectives = Collectives(identity.peer, self._links, self._outbox)
         self._sync = Sync(self._links, self._outbox)
         self._masters = Masters(limits, int.from_bytes(identity.peer.encode()))

@@ -1,6 +1,6 @@
 """Whether the peers of a group have called the same collective, and in what they differ. Pure functions."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pccl.core.fields import CollectiveSpec
 from pccl.core.text import names
@@ -13,7 +13,16 @@ def disagreement(votes: Mapping[PeerId, CollectiveSpec]) -> str:
     for peer, spec in votes.items():
         sides.setdefault(spec, []).append(peer)
     called = [f"{names(peers)} called it with {spec}" for spec, peers in sides.items()]
-    return "; ".join(called) if len(sides) > 1 else ""
+    return "; ".join(called) + who_differs(list(sides.values())) if len(sides) > 1 else ""
+
+
+def who_differs(sides: Sequence[Collection[PeerId]]) -> str:
+    """The end of a sentence on peers that disagree: which are not on the side that most are on; empty without one."""
+    most, total = max(sides, key=len), sum(map(len, sides))
+    if 2 * len(most) <= total:
+        return ""
+    odd = [peer for side in sides if side is not most for peer in side]
+    return f"; different from the other {len(most)}: {names(odd)}"
 
 
 def different_results(digests: Mapping[PeerId, bytes]) -> str:

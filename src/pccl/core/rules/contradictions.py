@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec import Struct
 
+from pccl.core.rules.agreement import who_differs
 from pccl.core.text import names
 from pccl.types import PeerId
 
@@ -43,4 +44,5 @@ def _misses(one: OpenCall, other: OpenCall) -> bool:
 def describe(calls: Sequence[OpenCall]) -> str:
     """Which peers wait in which call."""
     sides = "; ".join(f"{names(call.voters)} wait in {call.name}" for call in calls)
+    sides += who_differs([call.voters for call in calls]) if len(calls) == 2 else ""  # A peer may wait in several.
     return f"these calls can never complete together: {sides}. All peers must make the same calls in the same order"

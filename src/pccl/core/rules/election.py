@@ -13,15 +13,25 @@ The rules, in the order in which they are applied (protocol.md, Shared state 2):
 4. Among equal revisions the content that most of these peers hold wins; among equally many, the one whose eldest holder
    came first into the run, so that a newcomer never overrules the peers that were there.
 5. All other peers pull what was elected, except a peer that only sends: it is refused, and keeps what it has.
+6. Once the group has agreed on a state, a peer without the right to bring one cannot jump: its revision counts only up
+   to the one that most peers have reached, of those that hold what was agreed on or have gone on from there. Trainers
+   may sync once in hundreds of steps, so what is a jump follows from the others, not from the number. Nor may it only
+   send; and among equally many a state wins that a peer with the right holds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pccl.core.messages.to_master import SyncState
 from pccl.core.text import names
 from pccl.types import PeerId, SharedStateSyncStrategy
+
+BARRED = (
+    "this peer has no right to bring a state into a run that has agreed on one, so it may not only send; use a token "
+    "that has the right to bring a state, or another strategy"
+)
+"""What such a peer reads."""
 
 
 class Elected(Struct, frozen=True):
@@ -37,12 +47,23 @@ class Elected(Struct, frozen=True):
     refused: tuple[tuple[PeerId, str], ...] = ()
 
 
-def elect(claims: Mapping[PeerId, SyncState], agreed: int | None) -> Elected:
-    """Elect from these claims, given in the order of seniority, after `agreed` was the last revision agreed on."""
+def elect(claims: Mapping[PeerId, SyncState], agreed: int | None, unproved: Collection[PeerId] = ()) -> Elected:
+    """Elect from these claims, given in the order of seniority, after `agreed` was the last revision agreed on. The
+    unproved have no right to bring a state of another history."""
+    unproved = () if agreed is None else unproved
+    barred = [peer for peer in claims if peer in unproved and _only_sends(claims[peer])]
+    # Those with the right come before the others, whatever their age: the first of equals wins.
+    order = sorted((peer for peer in claims if peer not in barred), key=lambda peer: peer in unproved)
+    elected = _elect({peer: claims[peer] for peer in order}, agreed, unproved)
+    refused = (*elected.refused, *((peer, BARRED) for peer in barred))
+    return structs.replace(elected, refused=refused)
+
+
+def _elect(claims: Mapping[PeerId, SyncState], agreed: int | None, unproved: Collection[PeerId]) -> Elected:
     mixed = _mixed(claims)
     if mixed:
         return Elected(None, refused=tuple(dict.fromkeys(claims, mixed).items()))
-    eligible = _of_this_history(_eligible(claims), agreed)
+    eligible = _believed(_eligible(claims), agreed, unproved)
     if not eligible:
         reason = (
             f"no peer offers a shared state: {names(claims)} only receive, by their strategy or because a failed sync "
@@ -79,6 +100,17 @@ def _mixed(claims: Mapping[PeerId, SyncState]) -> str:
     )
 
 
+def _believed(
+    eligible: dict[PeerId, SyncState], agreed: int | None, unproved: Collection[PeerId]
+) -> dict[PeerId, SyncState]:
+    recent = {peer: claim for peer, claim in eligible.items() if agreed is not None and claim.revision >= agreed}
+    if agreed is None or not recent or not any(peer in unproved for peer in recent):
+        return _of_this_history(eligible, agreed)
+    reached = _most_held(recent.values()).revision
+    believed = {peer: claim for peer, claim in eligible.items() if peer not in unproved or claim.revision <= reached}
+    return believed if reached > agreed + 1 else _of_this_history(believed, agreed)
+
+
 def _of_this_history(eligible: dict[PeerId, SyncState], agreed: int | None) -> dict[PeerId, SyncState]:
     if agreed is None or not any(agreed <= claim.revision <= agreed + 1 for claim in eligible.values()):
         return eligible
@@ -87,10 +119,13 @@ def _of_this_history(eligible: dict[PeerId, SyncState], agreed: int | None) -> d
 
 def _most_popular(eligible: Mapping[PeerId, SyncState]) -> SyncState:
     highest = max(claim.revision for claim in eligible.values())
+    return _most_held(claim for claim in eligible.values() if claim.revision == highest)
+
+
+def _most_held(claims: Iterable[SyncState]) -> SyncState:
     votes: dict[tuple[int, bytes, bytes], list[SyncState]] = {}
-    for claim in eligible.values():
-        if claim.revision == highest:
-            votes.setdefault(claim.state, []).append(claim)
+    for claim in claims:
+        votes.setdefault(claim.state, []).append(claim)
     # Python's max keeps the first of equals, and the first is the one with the eldest holder.
     return max(votes.values(), key=len)[0]
 
