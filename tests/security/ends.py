@@ -4,6 +4,7 @@ Owns what a test needs before it can begin; what must come of it is in the tests
 """
 
 import contextlib
+import functools
 import select
 import socket
 import threading
@@ -38,6 +39,7 @@ def close_all():
         _made.pop().close()
 
 
+@functools.cache
 def tls(kind, certificate=CERTIFICATES["bert"], rekey_bytes=REKEY_BYTES):
     """What makes records, as the data plane of this name does."""
     if kind == "reference":
