@@ -216,7 +216,10 @@ void bind_plan(nb::module_& module) {
         .def_ro("broken_next", &pccl::Report::broken_next)
         .def_ro("broken_prev", &pccl::Report::broken_prev)
         .def_ro("sent_bytes", &pccl::Report::sent_bytes)
-        .def_ro("received_bytes", &pccl::Report::received_bytes);
+        .def_ro("received_bytes", &pccl::Report::received_bytes)
+        .def_prop_ro("checks", [](const pccl::Report& report) {
+            return nb::bytes(reinterpret_cast<const char*>(report.checks.data()), report.checks.size() * 8);
+        });
 }
 
 // Bytes of Python that are moved without its lock; the view keeps them where they are.

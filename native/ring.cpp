@@ -89,6 +89,15 @@ void Ring::begin() {
         unsent_ += route_.segments(route_.chunk_sent(hop));
     }
     if (route_.hops() > 0) own_segments_ = route_.segments(route_.chunk_sent(0));
+    if (plan_.kind == Kind::reduce_scatter) return;  // every peer ends with another part
+    for (std::uint32_t chunk = 0; chunk < route_.chunks(); ++chunk) {
+        first_segments_.push_back(checks_.size());
+        checks_.resize(checks_.size() + route_.segments(chunk));
+    }
+}
+
+void Ring::note_check(std::uint32_t chunk, std::uint32_t index, std::uint64_t check) {
+    if (!first_segments_.empty()) checks_[first_segments_[chunk] + index] = check;
 }
 
 void Ring::pass_on(const Outgoing& segment) {
@@ -164,6 +173,8 @@ void Ring::load(Sender& sender) {
     Outgoing& segment = sender.segment = next_ready();
     if (coding_ && segment.hop == 0) encode_own(sender);
     if (!segment.checked) segment.check = kernels_.check(segment.data, segment.length);
+    // Finished here, or brought by us where nothing is reduced: what is sent is a part of our own result.
+    if (segment.hop == route_.reducing_hops()) note_check(route_.chunk_sent(segment.hop), segment.index, segment.check);
     sender.header = {plan_.tag, plan_.attempt, segment.hop, segment.index, segment.length, 0, segment.check};
     sender.header.seal = seal_of(sender.header);
     sender.sent = 0;
@@ -278,7 +289,9 @@ bool Ring::take_segment(Receiver& receiver) {
         fail("a segment from the previous peer arrived damaged");
         return false;
     }
-    const Place place = route_.locate(route_.chunk_received(header.hop), header.index);
+    const std::uint32_t chunk = route_.chunk_received(header.hop);
+    if (route_.treatment(header.hop) == Treatment::copy) note_check(chunk, header.index, check);
+    const Place place = route_.locate(chunk, header.index);
     Outgoing segment{header.hop + 1, header.index, header.length, -1, receiver.to, check, true};
     coding_ ? take_codes(receiver, place, segment) : take_values(receiver, place, segment);
     --unreceived_;
@@ -369,7 +382,7 @@ void Ring::wait() {
 }
 
 Report Ring::report() const {
-    Report report{cause_, {}, {}, sent_bytes_, received_bytes_};
+    Report report{cause_, {}, {}, sent_bytes_, received_bytes_, checks_};
     for (std::uint32_t i = 0; i < senders_.size(); ++i) {
         const Sender& sender = senders_[i];
         const bool begun = sender.busy && (sender.sent > 0 || sender.lane.torn());

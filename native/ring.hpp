@@ -42,6 +42,9 @@ struct Report {
     std::vector<std::uint32_t> broken_prev;
     std::uint64_t sent_bytes = 0;
     std::uint64_t received_bytes = 0;
+    // Of all segments of the result, as they lie in it; none if every peer has another result. What is compared between
+    // peers: each was computed anyway, when the segment arrived or before it was sent.
+    std::vector<std::uint64_t> checks{};
 };
 
 // `input` may equal `output` where both are equally long. All of it stays the caller's, and must live until the attempt
@@ -119,6 +122,7 @@ class Ring {
     void save(const Place& place);
     void wait();
     void fail(std::string cause);
+    void note_check(std::uint32_t chunk, std::uint32_t index, std::uint64_t check);
     Report report() const;
 
     Plan plan_;
@@ -138,6 +142,8 @@ class Ring {
     std::vector<std::vector<bool>> received_;  // [hop][segment]
     Slots slots_;
     std::vector<Held> held_;
+    std::vector<std::uint64_t> checks_;        // of the result's segments
+    std::vector<std::size_t> first_segments_;  // of each chunk, counted through
     std::unique_ptr<Arena> saved_;
     std::vector<Place> overwritten_;
     std::vector<pollfd> watched_;

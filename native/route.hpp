@@ -72,6 +72,7 @@ class Route {
         if (chunk == no_chunk) return 0;
         return static_cast<std::uint32_t>((chunk_elements(chunk) + per_segment_ - 1) / per_segment_);
     }
+    std::uint32_t chunks() const { return chunks_; }
     // Of all chunks.
     std::size_t all_segments() const {
         std::size_t sum = 0;

@@ -36,6 +36,7 @@ from pccl.errors import (
 from pccl.release import release
 from pccl.types import (
     Attribute,
+    Awaited,
     DataType,
     DeviceType,
     DistributionHint,
@@ -52,6 +53,7 @@ sys.modules[f"{__name__}.cuda"] = cuda  # Scripts written for PCCL may import it
 __all__ = [
     "AsyncReduceHandle",
     "Attribute",
+    "Awaited",
     "CallMismatch",
     "Codec",
     "CollectiveAborted",

@@ -10,7 +10,8 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from pccl.core.limits import MasterLimits, PeerLimits
@@ -48,6 +49,9 @@ bring a newcomer 10 GB in six minutes. Who trains behind a home's uplink lowers 
 SERVE_BYTES_MIN_S = 65_536
 """With less, a lane might wait for a turn until the visitor takes it for dead."""
 
+TOKEN_FILE_MAX = 4096
+"""Bytes that are read of it; a token has 80."""
+
 DATA_PLANES = ("native", "reference")
 """The reference one is the readable one: slow, and of use where no compiler was."""
 
@@ -82,9 +86,11 @@ class MasterLimitSettings(TypedDict, total=False):
 
     silence_s: float
     candidate_silence_s: float
+    vote_timeout_s: float
     link_timeout_s: float
     redial_s: float
     avoid_s: float
+    undecided_s: float
     reunion_s: float
     newborn_s: float
     explain_after_s: float
@@ -131,13 +137,19 @@ class MasterConfig:
     listen: Address
     limits: MasterLimits
     connection_dead_s: float
+    secret_file: Path | None = None
+    """Where its secret lies; None for a master that lets in all who reach it."""
 
     @classmethod
-    def resolve(cls, listen: str, limits: MasterLimitSettings) -> "MasterConfig":
+    def resolve(
+        cls, listen: str, limits: MasterLimitSettings, secret: str | os.PathLike[str] | None = None
+    ) -> "MasterConfig":
         address = parse_address("listen_address", listen, port_required=False)
         if not address.port and not listen.endswith(":0"):
             address = Address(address.host, DEFAULT_PORT)
-        return cls(address, _limits(MasterLimits(), limits), _connection_dead_s(limits))
+        file = look_up("PCCL_SECRET_FILE") if secret is None else os.fspath(secret)
+        secret_file = Path(file).expanduser() if file else None
+        return cls(address, _limits(MasterLimits(), limits), _connection_dead_s(limits), secret_file)
 
 
 class Places(NamedTuple):
@@ -146,6 +158,7 @@ class Places(NamedTuple):
     listen: str = ""
     announce: str = ""
     name: str | None = None
+    token: str | None = None
 
 
 @dataclass(frozen=True)
@@ -165,6 +178,8 @@ class PeerConfig:
     connection_dead_s: float
     serve_bytes_s: int
     """What visitors that fetch the shared state may have of our bandwidth; 0 for nothing."""
+    token: str = field(default="", repr=False)
+    """What admits this peer, and pins its master; empty where the master has no secret."""
 
     @classmethod
     def resolve(
@@ -180,6 +195,7 @@ class PeerConfig:
             _limits(PeerLimits(), limits, "serve_bytes_s"),
             _connection_dead_s(limits),
             _serve_bytes_s(limits),
+            find_token(address, places.token),
         )
 
 
@@ -204,10 +220,29 @@ def find_master(address: str | None) -> Address:
     text = look_up("PCCL_MASTER") if address is None else address
     if not isinstance(text, str) or not text.strip():
         raise UsageError(
-            f"address must be the master's host:port, got {address!r}; pass it, or set PCCL_MASTER, like "
+            f"address must be the master's host:port, got {text!r}; pass it, or set PCCL_MASTER, like "
             f"PCCL_MASTER=127.0.0.1:{DEFAULT_PORT}"
         )
-    return parse_master(text)
+    return parse_master(text.partition("#")[0])  # No error below may show a token.
+
+
+def find_token(address: str | None, token: str | None) -> str:
+    """What admits: what was passed, in the address or beside it, else the environment's. Empty: none was given."""
+    if token is not None and not isinstance(token, str):
+        raise UsageError(f"token (PCCL_TOKEN) must be a text, got {type(token).__name__}")
+    given = token or (address or "").partition("#")[2] or look_up("PCCL_TOKEN") or _token_in_file()
+    return given or ("" if address else look_up("PCCL_MASTER").partition("#")[2])
+
+
+def _token_in_file() -> str:
+    path = look_up("PCCL_TOKEN_FILE")
+    if not path:
+        return ""
+    try:
+        with Path(path).expanduser().open("rb") as file:
+            return file.read(TOKEN_FILE_MAX).decode("ascii", errors="replace").strip()
+    except OSError as error:
+        raise UsageError(f"PCCL_TOKEN_FILE must be a file that can be read, got {path!r}: {error.strerror}") from error
 
 
 def find_name(name: str | None) -> str:
@@ -284,7 +319,8 @@ def _limits(defaults: Limits, passed: Mapping[str, Any], *others: str) -> Limits
     for name in defaults.__struct_fields__:
         setting, value = _setting(name, passed, getattr(defaults, name))
         if isinstance(getattr(defaults, name), float):
-            values[name] = _seconds(setting, value, SECONDS_MIN)
+            # Where the default is no limit, 0 means that.
+            values[name] = _seconds(setting, value, SECONDS_MIN if getattr(defaults, name) else 0.0)
         else:
             values[name] = _integer(setting, value, 1, _MOST.get(name, 2**31))
     known = (*values, "connection_dead_s", *others)

@@ -14,6 +14,9 @@ _LIMITS = (*MasterLimits.__struct_fields__, *PeerLimits.__struct_fields__, "conn
 VARIABLES = (
     "PCCL_MASTER",
     "PCCL_NAME",
+    "PCCL_TOKEN",
+    "PCCL_TOKEN_FILE",
+    "PCCL_SECRET_FILE",
     "PCCL_LANES",
     "PCCL_LISTEN",
     "PCCL_ANNOUNCE",

@@ -230,6 +230,15 @@ class Result(IntEnum):
     TOPOLOGY_OPTIMIZATION_FAILED = 12
 
 
+class Awaited(NamedTuple):
+    """Others wait for this peer."""
+
+    call: str
+    """What they have called, such as `tag 0` of a collective."""
+    seconds: float
+    """Since the first of them called it."""
+
+
 class ReduceInfo(NamedTuple):
     """What a collective was, once it is committed; of one that was not, what it has cost."""
 

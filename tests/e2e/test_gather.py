@@ -80,28 +80,23 @@ def test_what_has_no_library_is_gathered_as_bytes(pair):
     assert both(pair, call) == [expected, expected]
 
 
-def test_a_peer_that_gathers_beside_one_that_does_not_is_a_mismatch(pair):
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("other", [None, 3])
+def test_a_peer_that_gathers_something_else_or_nothing_is_a_mismatch_at_the_vote(pair, count, other):
+    """At both, though one of them waits in a part that the other has not called; and the next call goes well."""
+
     def call(communicator):
-        row = np.ones(2) if communicator is pair[0] else None
-        communicator.all_reduce_many([np.ones(3, np.float32), np.ones(2, np.float32)], gather=row)
+        length = 2 if communicator is pair[0] else other
+        row = None if length is None else np.ones(length)
+        with pytest.raises(CallMismatch) as raised:
+            communicator.all_reduce_many([np.ones(3, np.float32) for _ in range(count)], gather=row, retry=True)
+        return str(raised.value)
 
-    # The part that gathers waits for the other peer, which is free to go: closing it ends the wait.
-    told = [None, None]
-
-    def make(number):
-        try:
-            call(pair[number])
-        except Exception as error:
-            told[number] = error
-            pair[number].close()
-
-    threads = [threading.Thread(target=make, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert isinstance(told[1], CallMismatch)
-    assert "layout=gather" in str(told[1])
+    for reason in both(pair, call):
+        assert all(name in reason for name in ("ALL_GATHER 2 x", "ALL_GATHER 3 x") if other), reason
+        assert other or ", with gather=;" in reason or reason.endswith(", with gather="), reason
+    again = both(pair, lambda each: each.all_reduce_many([np.ones(3, np.float32)], gather=np.ones(1)).world_size)
+    assert again == [2, 2]
 
 
 def test_the_commit_says_alike_whether_a_peer_waits(master, pair):

@@ -21,7 +21,7 @@ from pccl.dataplane.native import channel_of, plan
 from pccl.dataplane.reference import ReferenceAttempt
 from pccl.dataplane.ring.arithmetic import STORED
 from pccl.dataplane.ring.reference_ring import Receiver, Ring, Sender
-from pccl.dataplane.ring.segments import output_count
+from pccl.dataplane.ring.segments import output_count, result_digest
 from pccl.dataplane.tensors.buffers import Buffers, Feedback, Tensor
 from pccl.types import CollectiveKind, DataType, ReduceOp
 from tests.native.oracle import TAG as TAG
@@ -88,6 +88,11 @@ class NativePeer:
     def sent_bytes(self):
         return self._run.report.sent_bytes
 
+    @property
+    def digest(self):
+        """Of the result, as the master gets it."""
+        return result_digest(self._run.report.checks)
+
 
 class ReferencePeer:
     """A run of the reference data plane."""
@@ -125,6 +130,10 @@ class ReferencePeer:
     @property
     def sent_bytes(self):
         return self._run.traffic.sent_bytes
+
+    @property
+    def digest(self):
+        return self._event.digest
 
 
 PEERS = {"native": NativePeer, "reference": ReferencePeer}

@@ -100,6 +100,7 @@ def play(case, rigs, seed):
         assert each.wait(WAIT_S), case
         assert each.cause == "", case
         assert each.broken == ([], []), case
+    assert len({each.digest for each in runs}) == 1, case
     return Played(rig.attempt, runs, inputs, sends, receives, carried, lost)
 
 

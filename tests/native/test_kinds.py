@@ -40,6 +40,8 @@ def play(rig, mix, work, inputs, in_place):
         assert (run.cause, run.broken) == ("", ([], [])), work
     for got, wanted in zip(receives, oracle.results(inputs, work), strict=True):
         oracle.assert_equal_bits([got], wanted, work.dtype)
+    assert len({run.digest for run in runs}) == 1, "equal results have equal digests"
+    assert bool(runs[0].digest) == (work.count > 0 and work.kind is not CollectiveKind.REDUCE_SCATTER)
     if not in_place:
         assert_untouched(sends, inputs)
     for run in runs:

@@ -63,7 +63,8 @@ def test_commit_keeps_the_result_and_abort_puts_the_input_back(kinds):
         for shell in made:
             shell.start()
         for shell in made:
-            assert await shell.end() == AttemptEnded(TAG, rig.attempt, "")
+            end = await shell.end()
+            assert end == AttemptEnded(TAG, rig.attempt, "", digest=end.digest)
             traffic = shell.plane.offers.settle(TAG, committed)
             assert traffic.sent_bytes > 4 / 3 * 8_008
             assert traffic.received_bytes > 4 / 3 * 8_008

@@ -76,7 +76,7 @@ def _try_success(part: Part) -> None:
             if end is None or number not in end.parcels:
                 return
             values.append(end.parcels[number])
-    part.result = sum(values)
+    host.theatre.plane.give(part, sum(values))
     part.succeeded = True
     del host.exchanges[effect.attempt]
     host.theatre.plane.end(part, "", ())

@@ -96,6 +96,12 @@ def draw_seesaw(random: Random) -> Habits:
     return structs.replace(draw_habits(random), obeys=True, answers=1.0, flaps=0.0, alternates=True, kinds=())
 
 
+def draw_obedient(random: Random) -> Habits:
+    """The character of one that obeys its core in all things."""
+    quiet = {"stays": False, "answers": 1.0, "flaps": 0.0, "alternates": False, "kinds": ()}
+    return structs.replace(draw_habits(random), obeys=True, joins=True, trains=True, every_s=1000.0, **quiet)
+
+
 def _join(host: "HostileHost") -> ToMaster:
     peer = host.random.choice([host.identity.peer, *host.theatre.peers])
     # A group of its own: in another one it could fix the number of lanes before the first honest peer comes.

@@ -29,7 +29,7 @@ from pccl.core.peer.peer import PeerStage
 from pccl.wire.codec import encode
 from pccl.wire.framing import frame
 from tests.simulation import lanes
-from tests.simulation.habits import MESSAGES, MESSAGES_OF_CONSPIRATORS, draw_habits, story
+from tests.simulation.habits import MESSAGES, MESSAGES_OF_CONSPIRATORS, Habits, draw_habits, story
 from tests.simulation.lanes import LaneEnd, LaneKey
 from tests.simulation.master_host import RUN
 from tests.simulation.network import Connection
@@ -51,11 +51,18 @@ class HostileHost(PeerHost):
 
     hostile = True
 
-    def __init__(self, theatre: "Theatre", identity: Identity, address: tuple[str, int], distance_s: float) -> None:
+    def __init__(
+        self,
+        theatre: "Theatre",
+        identity: Identity,
+        address: tuple[str, int],
+        distance_s: float,
+        habits: Habits | None = None,
+    ) -> None:
         super().__init__(theatre, identity, address, distance_s)
         self.harms.append("hostile")
         self.random = theatre.random
-        self.habits = draw_habits(theatre.random)
+        self.habits = habits or draw_habits(theatre.random)
         self.slowness_s = theatre.random.choice((0.0, 0.0, 0.3, 1.0))
         self._seen = [1]
         """Numbers in messages to it."""
@@ -139,8 +146,8 @@ class HostileHost(PeerHost):
             case Resolve(call, answer):
                 if self.person is not None:
                     self.person.answered(call, answer)
-            case CloseMaster() if self.habits.stays:
-                pass
+            case CloseMaster() if self.habits.stays and self.improvises:
+                pass  # A core that dials again has one connection at a time, like that of any peer.
             case Dial(hello):
                 self._in_turn(hello.link, self._dial, effect)
             case AcceptLane():

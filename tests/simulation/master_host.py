@@ -66,7 +66,7 @@ class MasterHost(Host):
 
     def _received(self, number: int, body: bytes, address: str) -> None:
         if number in self._connections:
-            self.handle(Received(number, decode_to_master(body), address))
+            self.handle(Received(number, decode_to_master(body), address, rights=self.theatre.rights_of(number)))
 
     def _closed(self, number: int, cause: str) -> None:
         if self._connections.pop(number, None) is not None:

@@ -110,6 +110,10 @@ class PeerHost(Host):
         self._expired: set[int] = set()
         """Calls whose time is over."""
 
+    def lies(self) -> bool:
+        """Whether it sends its neighbours something else than it sends others, now."""
+        return False
+
     def next_number(self) -> int:
         """A number for a call or an offer, never reused."""
         self._numbers += 1

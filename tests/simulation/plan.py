@@ -68,6 +68,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Links have keys, and peers pins: a lane is offered to a core only if its hello proves the key."""
     observers: int
     """Programs that ask the master for its status, again and again."""
+    operators: int
+    """People who put peers out by hand; some of them have no right to."""
     strays: float
     """Probability per step that a person does something else than the others."""
     distance_s: float
@@ -78,6 +80,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Probability that a thought takes much longer than every limit."""
     run_s: float
     run_failure: float
+    wrong_results: float
+    """Probability that a peer ends a run with another result than the others: its memory is bad, or a neighbour sent
+    it something else."""
     lane_lost_by_abort: float
     nat: float
     apart: float
@@ -88,6 +93,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Probability that a refusal comes from nearby, long before the other end could answer anything."""
     hostile: int
     """Peers that keep no rule."""
+    insiders: int
+    """Peers that keep the form of every rule, and do harm within it."""
     rejoin: float
     faults: dict[str, float]
     fault_every_s: float
@@ -96,6 +103,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     safety_s: float
     master_limits: MasterLimits
     peer_limits: PeerLimits
+
+    @property
+    def enemies(self) -> int:
+        """Of both kinds."""
+        return self.hostile + self.insiders
 
     @property
     def wait_bound_s(self) -> float:
@@ -117,7 +129,17 @@ def draw(random: Random) -> Plan:
     plan = structs.replace(plan, visitors=aside.choice((0, 0, 1, 2, 4)) if plan.syncs else 0)
     plan = structs.replace(plan, timeouts=Random(random.getstate()[1][0] + 2).choice((0.0, 0.0, 0.2, 0.6)))
     plan = structs.replace(plan, observers=Random(random.getstate()[1][0] + 3).choice((0, 0, 0, 1, 3)))
-    plan = structs.replace(plan, secured=Random(random.getstate()[1][0] + 4).random() < 0.5)
+    plan = structs.replace(plan, wrong_results=Random(random.getstate()[1][0] + 4).choice((0.0, 0.0, 0.0, 0.02, 0.1)))
+    plan = structs.replace(plan, operators=Random(random.getstate()[1][0] + 6).choice((0, 0, 0, 0, 1, 2)))
+    if Random(random.getstate()[1][0] + 7).random() < 0.2:
+        plan = structs.replace(plan, master_limits=structs.replace(plan.master_limits, vote_timeout_s=30.0))
+    if not plan.hostile:
+        plan = _with_insiders(plan, Random(random.getstate()[1][0] + 8))
+    # Where pairs cannot reach each other for long, a run stands still until one of them is put out.
+    lasting = plan.nat or plan.apart or _LASTING & plan.faults.keys()
+    limits = structs.replace(plan.master_limits, undecided_s=plan.master_limits.silence_s if lasting else 0.0)
+    plan = structs.replace(plan, master_limits=limits)
+    plan = structs.replace(plan, secured=Random(random.getstate()[1][0] + 9).random() < 0.5)
     if plan.strays and plan.faults and aside.random() < 0.35:
         # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
         plan = structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
@@ -126,6 +148,20 @@ def draw(random: Random) -> Plan:
     if {"cut_control", "crash_master"} & plan.faults.keys() and aside.random() < 0.3:
         return structs.replace(plan, faults={**plan.faults, "late_bytes": 1.5})
     return plan
+
+
+_LASTING = {"block_pair", "part_peers", "lose_lane"}
+"""Faults by which two peers may not reach each other for long."""
+
+
+def _with_insiders(plan: Plan, random: Random) -> Plan:
+    insiders = random.choice((0, 0, 0, 0, 1, 1, 2))
+    if not insiders or random.random() < 0.4:
+        return structs.replace(plan, insiders=insiders)
+    # What they do to links shows best where all others can reach each other.
+    faults = {name: weight for name, weight in plan.faults.items() if name not in _LASTING}
+    safety_s = max(plan.safety_s, 3 * plan.master_limits.silence_s)
+    return structs.replace(plan, insiders=insiders, nat=0.0, apart=0.0, faults=faults, safety_s=safety_s)
 
 
 def _settled(random: Random) -> Plan:
@@ -174,6 +210,7 @@ def _troubled(random: Random) -> Plan:
         visitors=0,
         secured=False,
         observers=0,
+        operators=0,
         strays=random.choice((0.0, 0.0, 0.0, 0.1)),
         distance_s=random.choice((0.0002, 0.005, 0.05, 0.15)),
         jitter_s=random.choice((0.0001, 0.005, 0.05)),
@@ -181,12 +218,14 @@ def _troubled(random: Random) -> Plan:
         long_thought=random.choice((0.0, 0.0, 0.02)),
         run_s=random.choice((0.05, 0.5, 3.0)),
         run_failure=random.choice((0.0, 0.0, 0.02)),
+        wrong_results=0.0,
         lane_lost_by_abort=random.choice((0.0, 0.3, 1.0)),
         nat=random.choice((0.0, 0.0, 0.2, 0.5)),
         apart=0.0,
         black_holes=random.choice((0.0, 0.5, 1.0)),
         refused_at_once=random.choice((0.0, 0.5, 1.0)),
         hostile=hostile,
+        insiders=0,
         rejoin=random.choice((0.0, 0.5, 1.0)),
         faults={} if quiet else {**present, "join": FAULTS["join"]},
         fault_every_s=random.choice((0.3, 1.0, 3.0, 10.0)),
@@ -218,6 +257,7 @@ def by_hand() -> Plan:
         visitors=0,
         secured=False,
         observers=0,
+        operators=0,
         strays=1.0,
         distance_s=0.0,
         jitter_s=0.0,
@@ -225,12 +265,14 @@ def by_hand() -> Plan:
         long_thought=0.0,
         run_s=0.0,
         run_failure=0.0,
+        wrong_results=0.0,
         lane_lost_by_abort=0.0,
         nat=0.0,
         apart=0.0,
         black_holes=0.0,
         refused_at_once=0.0,
         hostile=0,
+        insiders=0,
         rejoin=0.0,
         faults={},
         fault_every_s=1.0,

@@ -5,6 +5,7 @@ last bytes of its previous peer; whoever stops before these have left keeps the 
 cannot finish says nothing until a lane breaks or it is aborted, exactly as a thread that waits for bytes.
 """
 
+from random import Random
 from typing import TYPE_CHECKING
 
 from pccl.core.effects.peer_effects import AbortAttempt, StartAttempt, StartExchange
@@ -40,6 +41,8 @@ class Part:
         self.run = run
         self.value = value
         self.result: int | None = None
+        self.spoilt = False
+        """That is another one than the others have."""
         self.succeeded = False
         self.ended = False
         self.stopped_at = _NEVER
@@ -65,6 +68,8 @@ class Plane:
         self._parts: dict[tuple[str, int], Part] = {}
         self.sent: dict[tuple[PeerId, int], int] = {}
         """What each peer sent in each of its parcels."""
+        self._dice = Random(theatre.random.getstate()[1][0] + 5)
+        """For what was added later, so that seeds without it stay the runs that they were."""
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -81,7 +86,7 @@ class Plane:
                 self.stall(end)
         if len(run.parts) == run.size:
             self._plan_end(run)
-        if theatre.plan.hostile:
+        if theatre.plan.enemies:
             # Whoever takes part without sending a byte is found out by the data plane alone.
             stall_s = theatre.plan.run_s + NO_PROGRESS_S
             theatre.scheduler.after(stall_s, self.end, part, "no progress", ())
@@ -141,10 +146,17 @@ class Plane:
         duration_s = self.run_s()
         total = sum(part.value for part in run.parts.values())
         for part in run.parts.values():
-            part.result = total
+            self.give(part, total)
             part.all_served_at = scheduler.now + duration_s * random.uniform(0.3, 0.8)
             part.next_served_at = scheduler.now + duration_s * random.uniform(0.8, 1.0)
             scheduler.after(duration_s + random.uniform(0.0, 0.1), self._try_success, part)
+
+    def give(self, part: Part, result: int) -> None:
+        """A peer has its result, or another one where memory is bad or a neighbour sent it something else."""
+        plan = self._theatre.plan
+        lied_to = any(each.host.lies() for each in part.run.parts.values() if each is not part)
+        part.spoilt = self._theatre.acting and (lied_to or self._dice.random() < plan.wrong_results)
+        part.result = result + self._dice.randrange(1, 1_000_000) * part.spoilt
 
     def _try_success(self, part: Part) -> None:
         if part.ended:
@@ -189,7 +201,8 @@ class Plane:
             else:
                 returned(end, bool(cause) and self._theatre.random.random() < 0.5)
         self._theatre.audience.tell("run_ended", part)
-        part.host.handle(AttemptEnded(part.effect.tag, part.effect.attempt, cause, broken))
+        digest = b"" if cause or part.result is None else part.result.to_bytes(16, "little")
+        part.host.handle(AttemptEnded(part.effect.tag, part.effect.attempt, cause, broken, digest))
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -5,6 +5,7 @@
     call anna update_topology               or are_peers_pending, goodbye, sync 3, collective 0 [count=8]
     interrupt anna                          Ctrl-C in anna's last call
     done anna 0    fail anna 0              the data plane ends anna's run of tag 0
+    spoil anna 0                            the same as done, with another result than the others have
     crash anna     freeze anna    thaw anna the process is gone, stopped, continued
     crash master   restart master           so is the master's; another one starts, and knows nothing
     cut anna       unite anna               anna cannot reach the master until they are united
@@ -15,6 +16,7 @@
     sever anna bert       lose anna bert    all lanes between the two break, or pass no bytes
     copy anna                               another process starts with all that anna is, and dials the master
     block anna bert                         anna cannot dial bert any more
+    deny anna                               from now on anna says of each of its links that it is down
     wait 10                                 let seconds pass
     explain                                 what the master says it waits for
     show anna                               what anna knows
@@ -33,6 +35,9 @@ from pccl.core.effects.peer_events import (
     ArePeersPending,
     CallCollective,
     FetchShared,
+    FromMaster,
+    LaneClosed,
+    PeerEvent,
     Request,
     SayGoodbye,
     SyncShared,
@@ -42,7 +47,7 @@ from pccl.core.effects.peer_events import (
 from pccl.core.fields import CollectiveSpec, Identity
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.to_master import ToMaster
-from pccl.core.messages.to_peer import Resumed, ToPeer, Waiting, Welcome, Wire
+from pccl.core.messages.to_peer import Awaited, Resumed, ToPeer, Waiting, Welcome, Wire
 from pccl.types import DataType, PeerId, ReduceOp, SharedStateSyncStrategy
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
@@ -75,9 +80,18 @@ class HandPlane(Plane):
         for part in run.parts.values():
             part.result = sum(each.value for each in run.parts.values())
 
+    def spoil(self, host: PeerHost, tag: int) -> None:
+        """What this peer gets is not what the others get."""
+        part = self._running(host, tag)
+        assert part.result is not None, "all have begun"
+        part.result, part.spoilt = part.result + 1, True
+
+    def _running(self, host: PeerHost, tag: int) -> Part:
+        return next(each for each in self.parts_of(host) if each.effect.tag == tag and not each.ended)
+
     def end_run(self, host: PeerHost, tag: int, cause: str) -> None:
         """End the run of this tag at this peer."""
-        part = next(each for each in self.parts_of(host) if each.effect.tag == tag and not each.ended)
+        part = self._running(host, tag)
         part.succeeded = not cause
         self.end(part, cause, ())
 
@@ -98,7 +112,7 @@ class Recorder(Checker):
         self._calls: dict[tuple[str, int], Request] = {}
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
-        if not isinstance(message, Ping | Pong | Welcome | Waiting):
+        if not isinstance(message, Ping | Pong | Welcome | Waiting | Awaited):
             told = _links(message) if isinstance(message, Wire) else tell(message)
             self.lines.append(f"{self.theatre.master.name} → {known.peer}: {told}")
 
@@ -216,6 +230,10 @@ class Story:
     def _done(self, name: str, tag: str) -> None:
         self.plane.end_run(self._host(name), int(tag), "")
 
+    def _spoil(self, name: str, tag: str) -> None:
+        self.plane.spoil(self._host(name), int(tag))
+        self._done(name, tag)
+
     def _fail(self, name: str, tag: str) -> None:
         self.plane.end_run(self._host(name), int(tag), "a segment is corrupt")
 
@@ -297,6 +315,21 @@ class Story:
 
     def _block(self, caller: str, target: str) -> None:
         self.theatre.reach.block(self._host(caller).identity.peer, self._host(target).identity.peer)
+
+    def _deny(self, name: str) -> None:
+        host = self._host(name)
+        host.harms.append("hostile")
+        handle = host.handle
+
+        def deny(event: PeerEvent) -> None:
+            handle(event)
+            if isinstance(event, FromMaster) and isinstance(event.message, Wire):
+                for number in list(host.wired):
+                    handle(LaneClosed(number, 0, "no"))
+
+        host.handle = deny  # type: ignore[method-assign]
+        for number in list(host.wired):
+            handle(LaneClosed(number, 0, "no"))
 
     def _wait(self, seconds: str) -> None:
         self._pass(float(seconds))

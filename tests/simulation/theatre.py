@@ -12,14 +12,14 @@ from random import Random
 from msgspec import structs
 
 from pccl.core.fields import Identity, Label
-from pccl.core.messages.observers import AskProbe, AskStatus
+from pccl.core.rights import Rights
 from pccl.types import PeerId
-from pccl.wire.codec import encode
-from pccl.wire.framing import frame
-from tests.simulation import checkers, lanes
+from tests.simulation import callers, checkers, lanes
 from tests.simulation.faults import Havoc
 from tests.simulation.habits import draw_name, draw_seesaw
 from tests.simulation.hostile import HostileHost
+from tests.simulation.insider import ENTRANCES_MAX as INSIDERS_MAX
+from tests.simulation.insider import Insider
 from tests.simulation.ledger import Known, Ledger
 from tests.simulation.master_host import NOTICED_S, MasterHost
 from tests.simulation.network import TCP_GIVES_UP_S, Connection, Network
@@ -85,6 +85,8 @@ class Theatre:
         self._controls: dict[int, tuple[PeerHost, Connection]] = {}
         """Control connections by number, and who dialled them."""
         self._numbers: dict[Connection, int] = {}
+        self.rights: dict[int, Rights] = {}
+        """Of control connections that have not all of them."""
         self.observers: set[int] = set()
         """Connections of those who only ask."""
         self.faults_done = 0
@@ -109,8 +111,13 @@ class Theatre:
         for _ in range(self.plan.hostile):
             delay_s = self.random.choice((0.0, 2.0, 30.0)) * self.random.random()
             self.scheduler.after(0.0 if self.conspiracy else delay_s, self._enter_hostile)
+        for number in range(self.plan.insiders):
+            delay_s = Random(self.random.getstate()[1][0] + number).choice((0.0, 0.0, 3.0, 30.0))
+            self.scheduler.after(delay_s, self._enter_insider)
+        for number in range(self.plan.operators):
+            self.scheduler.after(5.0 * (1 + number), callers.operate, self, Random(number))
         for number in range(self.plan.observers):
-            self.scheduler.after(0.5 * number, self._observe, Random(number))
+            self.scheduler.after(0.5 * number, callers.observe, self, Random(number))
         self.havoc.start()
         self.scheduler.run(self.plan.safety_s, lambda: self.scheduler.steps > STEPS_MAX)
         if self.plan.master_crashes:
@@ -209,6 +216,12 @@ class Theatre:
             return
         self.place(HostileHost(self, *self._identity("h", None), self._distance()))
 
+    def _enter_insider(self) -> None:
+        """The same of one that keeps the form."""
+        entrances = sum(isinstance(host, Insider) for host in self.hosts_by_name.values())
+        if self.acting and not self.master_for_good and entrances < INSIDERS_MAX:
+            self.place(Insider(self, *self._identity("h", None), self._distance()))
+
     def _identity(self, kind: str, address: tuple[str, int] | None) -> tuple[Identity, tuple[str, int]]:
         number = len(self.hosts_by_name) + 1
         peer = PeerId(f"{self.random.randrange(256):02x}-{kind}{number:04d}" + "0" * 24)
@@ -261,19 +274,9 @@ class Theatre:
         master.post(self.scheduler.after, host.distance_s, connection.greet)
         self.scheduler.after(timeout_s, host.miss_greeting, connection)
 
-    def _observe(self, random: Random) -> None:
-        """An observer asks for the status, or to be dialled; it may go before the answer comes. It comes back until all
-        have left."""
-        if not self.master.gone:
-            connection = Connection(self.network, 0.01)
-            number = self.master.connected(connection, "10.9.9.9")
-            self.observers.add(number)
-            ask = AskProbe("", 40_000, "nonce") if random.random() < 0.2 else AskStatus()
-            connection.send(0, frame(encode(ask)))
-            if random.random() < 0.3:
-                connection.close(0, "seen enough")
-        if self.peers or self.acting:
-            self.scheduler.after(random.uniform(0.1, 4.0), self._observe, random)
+    def rights_of(self, connection: int) -> Rights:
+        """What a control connection may do."""
+        return self.rights.get(connection, Rights.ALL)
 
     def next_connection(self) -> int:
         """A number for a control connection, whoever is the master."""
@@ -299,7 +302,7 @@ class Theatre:
     def _excuses_two_runs(self) -> bool:
         """Newcomers who find no run begin one; and those whom a master has lost, all at once, or who noticed late that
         its machine was gone, come back after that. A hostile peer just begins."""
-        if self.plan.hostile or self.begun_anew or self.scheduler.now - self.power_lost_at < 2 * NOTICED_S:
+        if self.plan.enemies or self.begun_anew or self.scheduler.now - self.power_lost_at < 2 * NOTICED_S:
             return True
         return all(host.harms for host in self.peers.values() if host.core.accepted)
 
@@ -349,7 +352,8 @@ class Theatre:
         if host.person is not None:
             host.person.gone()
         if host.hostile:
-            self.scheduler.after(self.random.uniform(0.0, 20.0), self._enter_hostile)
+            enter = self._enter_insider if isinstance(host, Insider) else self._enter_hostile
+            self.scheduler.after(self.random.uniform(0.0, 20.0), enter)
         elif self.acting and self.random.random() < self.plan.rejoin:
             address = host.address if self.random.random() < 0.5 else None
             word = host.word if host.identity.visits else None

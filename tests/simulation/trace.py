@@ -34,7 +34,9 @@ def tell(value: Any) -> str:
     if isinstance(value, Struct):
         fields = ((name, getattr(value, name)) for name in value.__struct_fields__)
         inner = " ".join(
-            f"{name}={tell(field)}" for name, field in fields if name != "label" and field not in ("", (), b"")
+            f"{name}={tell(field)}"
+            for name, field in fields
+            if name not in ("label", "digest") and field not in ("", (), b"")
         )
         return f"{type(value).__name__}({inner})"
     if isinstance(value, tuple):

@@ -79,17 +79,18 @@ def mean_of(deltas, weights):
 
 
 def train(peers, rounds, every, rate, momentum, weights=None, quotas=None):
-    """Plain DiLoCo."""
+    """Plain DiLoCo. `quotas`: steps of each peer, in each round."""
     replicas = [Replica(number) for number in range(peers)]
     outer = Outer(replicas[0].flat(), rate, momentum)
-    for _ in range(rounds):
+    for number in range(rounds):
         deltas = []
         for replica in replicas:
-            for _ in range(quotas[replica.number] if quotas else every):
+            replica.step = number * every
+            for _ in range(quotas[number][replica.number] if quotas else every):
                 replica.go()
             here = replica.flat()
             deltas.append({name: outer.theta[name] - here[name] for name in here})
-        outer.step(mean_of(deltas, weights or [1] * peers))
+        outer.step(mean_of(deltas, quotas[number] if quotas else weights or [1] * peers))
         for replica in replicas:
             replica.set(outer.theta)
     return outer, replicas
@@ -183,3 +184,22 @@ def train_eager(peers, rounds, every, rate, momentum):
             replica.set(outer.theta)
         last = deltas
     return outers, replicas
+
+
+def train_parallel(peers, steps, weights=None, passes=1, lr=0.05):
+    """Each step with the weighted mean of all peers' gradients; with several passes, of their sum."""
+    model = make_model()
+    optimizer = make_optimizer(model, lr)
+    for step in range(steps):
+        gradients = []
+        for peer in range(peers):
+            model.zero_grad()
+            for number in range(passes):
+                x, y = data(peer, step * passes + number)
+                ((model(x) - y) ** 2).mean().backward()
+            gradients.append({name: each.grad.double().clone() for name, each in model.named_parameters()})
+        mean = mean_of(gradients, weights or [1] * peers)
+        for name, parameter in model.named_parameters():
+            parameter.grad = mean[name].to(parameter.dtype)
+        optimizer.step()
+    return {name: each.detach().double() for name, each in model.named_parameters()}

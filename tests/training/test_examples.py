@@ -34,6 +34,7 @@ def run(*arguments):
             ["--rounds", "3", "--every", "4", "--min-peers", "2"],
             r"validation loss .*digest (\w+)",
         ),
+        ("ddp_digits.py", ["40"], r"right after 40 steps, digest (\w+)"),
         ("async_diloco.py", ["4"], r"computing .*digest (\w+)"),
         ("streaming_diloco.py", ["3"], r"MB sent in 3 rounds, digest (\w+)"),
     ],

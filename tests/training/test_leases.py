@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from torch.utils.data import TensorDataset
 
 from pccl import UsageError
-from pccl.training import DiLoCo
+from pccl.training import DiLoCo, Shards
 from pccl.training.leases import Ledger, Shuffle
+from pccl.training.shards import Reader, ShardLedger
 from tests.patience import HANG_S
 
 NAMES = [f"{number:032x}" for number in range(1, 7)]
@@ -54,6 +55,53 @@ def test_every_position_is_used_once_whatever_is_lost(seed):
         ledger = copy
         assert number < 5000
     assert sorted(used) == list(range(limit))
+
+
+LENGTHS = [7, 0, 23, 1, 40, 12]
+"""Of shards."""
+
+
+def read(shard, offset):
+    """Items of a shard, which are its number and their own."""
+    return ((shard, number) for number in range(offset, LENGTHS[shard]))
+
+
+ITEMS = sorted((shard, number) for shard, length in enumerate(LENGTHS) for number in range(length))
+
+
+@given(st.integers(0, 2**32))
+def test_every_item_of_every_shard_is_used_once_whatever_is_lost(seed):
+    """Peers read on beside a round that is not settled yet; those that are lost in one come back as others."""
+    dice = random.Random(seed)
+    epochs, lag = dice.randrange(1, 3), dice.randrange(2)
+    ledger, used, tables, number = ShardLedger(len(LENGTHS), epochs * len(LENGTHS)), [], {}, 0
+    peers, names = {}, (f"{each:032x}" for each in range(1, 10**6))
+    while not ledger.done:
+        number += 1
+        for settled in [each for each in tables if each <= number - 1 - lag]:
+            ledger.settle(settled, *tables.pop(settled))
+        while len(peers) < 1 + dice.randrange(4):
+            peers[next(names)] = Reader(Shards(len(LENGTHS), read), 5, True)
+        ledger.lease(number, dict.fromkeys(peers, 1))
+        taken, drained = {}, set()
+        for peer, reader in list(peers.items()):
+            place = ledger.out.get(number, {}).get(peer)
+            reader.go_to(place)
+            items = reader.take(dice.randrange(15)) if place else []
+            if dice.random() < 0.15 and number < 300:
+                del peers[peer]  # It was lost, or put out.
+                continue
+            taken[peer] = len(items)
+            used += [(place[0] // len(LENGTHS), item) for item in items]
+            if place and reader.drained:
+                drained.add(peer)
+        tables[number] = taken, drained
+        copy = ShardLedger(len(LENGTHS), ledger.limit)
+        copy.unpack(ledger.pack())
+        assert copy == ledger
+        ledger = copy
+        assert number < 5000
+    assert sorted(used) == [(epoch, item) for epoch in range(epochs) for item in ITEMS]
 
 
 class Counted(TensorDataset):
@@ -140,7 +188,65 @@ def test_workers_of_a_data_loader_may_read_ahead(crew):
     assert run.round == 5
 
 
+@pytest.mark.parametrize("options", [{}, {"overlap": 2}, {"overlap": "round"}], ids=str)
+def test_shards_are_read_once_by_all_peers_together(crew, options):
+    made = [trainer(crew, None, min_peers=3, **options) for _ in range(3)]
+
+    def act(number):
+        run, model, optimizer = made[number]
+        seen = []
+        batches = run.batches(Shards(len(LENGTHS), read), 3, epochs=2)
+        with run:
+            for shards, numbers in batches:
+                seen += zip(shards.tolist(), numbers.tolist(), strict=True)
+                learn(model, optimizer, numbers)
+        return seen
+
+    told = crew.together(3, act)
+    assert sorted(each for seen in told for each in seen) == sorted([*ITEMS, *ITEMS])
+    assert all(told)
+
+
+def test_a_checkpoint_goes_on_where_a_shard_was_left(crew):
+    first, model, optimizer = trainer(crew, None)
+    seen = []
+    batches = first.batches(Shards(len(LENGTHS), read), 3, epochs=1, shuffle=False)
+    with first:
+        for shards, numbers in batches:
+            if first.round == 5:
+                break
+            seen += zip(shards.tolist(), numbers.tolist(), strict=True)
+            learn(model, optimizer, numbers)
+        kept = first.state_dict()
+    again, model, optimizer = trainer(crew, None)
+    again.load_state_dict(kept)
+    batches = again.batches(Shards(len(LENGTHS), read), 3, epochs=1, shuffle=False)
+    with again:
+        for shards, numbers in batches:
+            seen += zip(shards.tolist(), numbers.tolist(), strict=True)
+            learn(model, optimizer, numbers)
+    assert sorted(seen) == ITEMS
+
+
+def test_samples_and_shards_do_not_go_together(crew):
+    made = [trainer(crew, None, min_peers=2) for _ in range(2)]
+
+    def act(number):
+        run, model, optimizer = made[number]
+        batches = run.batches(Shards(6, read) if number else Counted(50), 3)
+
+        def train():
+            with run:
+                for batch in batches:
+                    learn(model, optimizer, batch[0])
+
+        with pytest.raises(UsageError, match=r"no shards at .*6 shards at"):
+            train()
+
+    crew.together(2, act)
+
+
 def test_a_dataset_without_length_is_refused(crew):
     run, _, _ = trainer(crew, None)
-    with pytest.raises(UsageError, match="must have a length"):
+    with pytest.raises(UsageError, match=r"must have a length.*Shards"):
         run.batches(iter([1, 2]), 3)

@@ -2,13 +2,18 @@
 
 import json
 import random
+import re
 
 import pytest
+import torch
 
 from tests.e2e.harness import ForkedProcess, MasterProcess, Process
 from tests.e2e.nursery import TORCH
+from tests.training import oracle
+from tests.training.test_oracle import close
+from tests.training.trainer import LENGTHS
 
-IMPORTS = (*TORCH, "pccl.training.diloco", "tests.training.oracle")
+IMPORTS = (*TORCH, "pccl.training.diloco", "pccl.training.parallel", "tests.training.oracle")
 UNTIL_STOPPED = 10**6
 MODES = {
     "plain": {},
@@ -27,6 +32,11 @@ class Said:
             self.seen.append(said)
             if said["event"] == event:
                 return said
+
+    def drain(self):
+        """Read all that it still says."""
+        for line in iter(self._lines.get, None):
+            self.seen.append(json.loads(line))
 
     def stop(self):
         """Let it train no more, and leave."""
@@ -118,6 +128,83 @@ def test_kills_and_joins_cost_survivors_no_step(master, processes, mode, seed):
     seen = sorted(trainers[0].rounds())
     # With a round's delay the step that lets a peer in merges two rounds.
     assert seen == list(range(seen[0], seen[-1] + 1)) or mode == "delayed"
+
+
+def test_data_parallelism_goes_on_with_equal_bits_through_kills_and_joins(master, processes):
+    told = {"kind": "DataParallel", "rounds": UNTIL_STOPPED, "step_s": 0.004, "options": {"bucket_bytes": 64}}
+    trainers = [Trainer(master.address, number, **told) for number in range(3)]
+    processes.extend(trainers)
+    for trainer in trainers:
+        trainer.expect("joined")
+    for number in range(3, 6):
+        for _ in range(7):
+            trainers[0].expect("round")
+        trainers[number - 2].kill()
+        trainers.append(Trainer(master.address, number, **told))
+        processes.append(trainers[-1])
+        trainers[-1].expect("joined")
+    for _ in range(5):
+        trainers[-1].expect("round")
+    living = [each for each in trainers if each.process.poll() is None]
+    for trainer in living:
+        trainer.stop()
+    assert [each.expect("done")["dropped"] for each in living] == [0] * len(living)
+    agree(trainers)
+    seen = sorted(trainers[0].rounds())
+    assert seen == list(range(seen[0], seen[-1] + 1))
+    assert len(set(trainers[-1].rounds()) & set(seen)) >= 5
+
+
+def test_a_slow_peer_contributes_what_it_has_when_patience_ends(master, processes):
+    """It makes a step after that, and no more; weights are its steps."""
+    every, rounds, slow = 10, 3, 2
+    told = {"rounds": rounds, "outer": True, "options": {"sync_every": every, "min_peers": 3, "patience_s": 1.0}}
+    trainers = [Trainer(master.address, number, step_s=0.5 if number == slow else 0.05, **told) for number in range(3)]
+    processes.extend(trainers)
+    ends = [trainer.expect("done") for trainer in trainers]
+    assert [end["late"] for end in ends] == [0, 0, 0]
+    steps = [[said["steps"] for said in each.seen if said["event"] == "round"] for each in trainers]
+    assert steps[:slow] == [[every] * rounds] * slow
+    assert all(0 < made < every for made in steps[slow])
+    waited_for = [said["waited_for"] for said in trainers[0].seen if said["event"] == "round"]
+    assert all(re.fullmatch(r"\S+ \([0-9a-f]{8}\)", each) for each in waited_for), waited_for
+    outer, _ = oracle.train(3, rounds, every, 0.7, 0.9, quotas=list(zip(*steps, strict=True)))
+    for end in ends:
+        close({name: torch.tensor(value) for name, value in end["outer"].items()}, outer.theta)
+    agree(trainers)
+
+
+@pytest.mark.parametrize("kind", ["samples", "shards"])
+@pytest.mark.parametrize("mode", ["plain", "overlapped", "delayed", "DataParallel"])
+def test_every_item_is_in_one_committed_contribution_though_peers_are_killed(master, processes, kind, mode):
+    options = {} if mode == "DataParallel" else {"sync_every": 3, **MODES[mode]}
+    told = {"rounds": UNTIL_STOPPED, "step_s": 0.01, "data": kind, "options": options}
+    told["kind"] = "DataParallel" if mode == "DataParallel" else "DiLoCo"
+    trainers = [Trainer(master.address, number, **told) for number in range(3)]
+    processes.extend(trainers)
+    for victim in (1, 2):
+        for _ in range(3 if mode != "DataParallel" else 6):
+            trainers[victim].expect("took")
+        trainers[victim].kill()
+        trainers.append(Trainer(master.address, 2 + victim, **told))
+        processes.append(trainers[-1])
+    for trainer in trainers:
+        trainer.drain()
+    said = [each for trainer in trainers for each in trainer.seen]
+    taken = {}
+    for each in (each for each in said if each["event"] == "committed"):
+        assert taken.setdefault(each["round"], each["taken"]) == each["taken"]
+    took = {}
+    for each in (each for each in said if each["event"] == "took"):
+        took.setdefault((each["round"], each["peer"]), []).extend(each["numbers"])
+    used = [
+        number
+        for round, peers in taken.items()
+        for peer, count in peers.items()
+        for number in took.get((round, peer), [])[:count]
+    ]
+    assert sorted(used) == sorted([*range(sum(LENGTHS))] * 2)
+    assert {each["event"] for each in trainers[0].seen} >= {"committed", "done"}
 
 
 def test_rounds_wait_until_enough_peers_are_there_and_lose_no_step(master, processes):

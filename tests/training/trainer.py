@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from pccl.training import DiLoCo
+from pccl import training
 from tests.training import oracle
 
 
@@ -28,6 +28,44 @@ def merged(run):
     return run.metrics().get("merged_round")
 
 
+def is_hurried(run):
+    """Others have waited for this peer for longer than they should."""
+    patience_s = run.settings.patience_s
+    awaited = None if patience_s is None else run.communicator.awaited
+    return awaited is not None and awaited.seconds >= patience_s
+
+
+LENGTHS = [30, 0, 41, 7, 22, 50]
+"""Of shards."""
+
+
+def read(shard, offset):
+    """Items of a shard, numbered through all shards."""
+    return iter(range(sum(LENGTHS[:shard]) + offset, sum(LENGTHS[: shard + 1])))
+
+
+def leased(run, kind):
+    """Batches of numbers; what each committed round has used of each peer is said."""
+    dataset = training.Shards(len(LENGTHS), read) if kind == "shards" else list(range(sum(LENGTHS)))
+    landed = run.data.landed
+
+    def say_and_land(number, table):
+        rows = zip(table.peers, table.rows, strict=True)
+        say("committed", round=number, taken={peer: row.taken for peer, row in rows})
+        landed(number, table)
+
+    run.data.landed = say_and_land
+    return run.batches(dataset, 3, epochs=2)
+
+
+def train_leased(run, batches, model, optimizer, told):
+    pause = threading.Event()
+    for numbers in batches:
+        say("took", round=run.round + 1, peer=run.communicator.peer_id, numbers=numbers.tolist())
+        pause.wait(told.get("step_s", 0.0))
+        oracle.inner_step(model, optimizer, told["number"], run.step)
+
+
 def main():
     told = json.loads(sys.argv[1])
     torch.set_num_threads(told.get("threads", 1))
@@ -36,24 +74,35 @@ def main():
     optimizer = oracle.make_optimizer(model)
     pause, stop = threading.Event(), threading.Event()
     threading.Thread(target=lambda: sys.stdin.readline() and stop.set(), daemon=True).start()
-    run = DiLoCo(told["address"], model, optimizer, **told.get("options", {}))
+    kind = getattr(training, told.get("kind", "DiLoCo"))
+    run = kind(told["address"], model, optimizer, **told.get("options", {}))
     checkpoint = told.get("checkpoint")
     if checkpoint:
         run.checkpoint(checkpoint)
         run.resume(checkpoint)
+    batches = leased(run, told["data"]) if "data" in told else None
     say("ready")
     with run:
         say("joined", round=run.round, peer=run.communicator.peer_id)
-        last, at = merged(run), time.monotonic()
+        last, at, late = merged(run), time.monotonic(), 0
+        if batches is not None:
+            train_leased(run, batches, model, optimizer, told)
+            stop.set()
         while run.round < told["rounds"] and not stop.is_set():
             pause.wait(told.get("step_s", 0.0))
+            round, hurried = run.round, is_hurried(run)
             oracle.inner_step(model, optimizer, told["number"], run.step)
+            late += hurried and run.round == round
             if merged(run) != last:
                 last, now = merged(run), time.monotonic()
                 digest = run.outer_digest()
-                say("round", round=last, digest=digest, peers=run.metrics()["peers"], seconds=now - at)
+                metrics = run.metrics()
+                facts = {key: metrics[key] for key in ("peers", "steps", "waited_for")}
+                say("round", round=last, digest=digest, seconds=now - at, **facts)
                 at = now
-    say("done", round=run.round, digest=run.outer_digest(), dropped=run.metrics()["dropped_rounds"])
+    outer = {name: each.tolist() for name, each in run.outer_parameters().items()} if told.get("outer") else None
+    dropped = run.metrics()["dropped_rounds"]
+    say("done", round=run.round, digest=run.outer_digest(), dropped=dropped, late=late, outer=outer)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ class ScriptedCore:
         self.deadline = deadline
         self.events = []
         self.times = []
+        self.members = set()
 
     def handle(self, event, now):
         self.events.append(event)
@@ -44,6 +45,9 @@ class ScriptedCore:
 
     def contain(self, event, now):
         raise AssertionError(f"it raised at {event}")
+
+    def is_member(self, connection):
+        return connection in self.members
 
     def next_deadline(self):
         return self.deadline

@@ -254,14 +254,14 @@ def _is_set(node: ast.expr, names: set[str]) -> bool:
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 400
 FILES_LONGER = {
-    "tests/simulation/mutants.py": 450,
     "tests/e2e/test_api_collectives.py": 450,
 }
 """Files that are still longer, with limits of their own. No other one is added."""
-CORE_LINES_MAX = 4984
-"""Hard limits, some way above what we aim at (40, 300, 4,950): they stop growth, nothing more. In `core/` lines of code
+CORE_LINES_MAX = 5180
+"""Hard limits, some way above what we aim at (40, 300, 5,150): they stop growth, nothing more. In `core/` lines of code
 count: a limit that counted docstrings too would be a limit on explaining. One in nine of them is an import, and more
-than a thousand are the way back to a master (docs/recovery.md)."""
+than a thousand are the way back to a master (docs/recovery.md); some hundred are about peers that are admitted and
+hostile."""
 
 
 def docstring(source: Source) -> Iterator[str]:

@@ -40,14 +40,14 @@ Plain English that a reader would miss: left, right, term, drop, registered; and
 
 AT_HOME = {
     "channel": ("security", "net", "dataplane"),
-    "shard": ("training.fsdp",),
+    "shard": ("training.fsdp", "training.shards", "training.data", "training.rows"),
     "worker": ("integrations", "training.data"),
     "node": ("integrations",),
     "world": ("integrations",),
 }
 """Where such a word means something else, as modules or the beginnings of their names: a channel is what the bytes of a
-lane go through, plain or TLS; FSDP has shards, a DataLoader has workers; an integration speaks the language of the
-library it is for."""
+lane go through, plain or TLS; FSDP has shards, and so have datasets that are read in order; a DataLoader has workers;
+an integration speaks the language of the library it is for."""
 
 PUBLIC_NAMES_OF_PCCL = (
     "LARGEST_PEER_GROUP_WORLD_SIZE",
@@ -59,7 +59,10 @@ PUBLIC_NAMES_OF_PCCL = (
 )
 """Scripts written for PCCL use these; they stay."""
 
-_PUBLIC = re.compile("|".join(rf"\b{name}\b" for name in PUBLIC_NAMES_OF_PCCL))
+OUR_PUBLIC_NAMES = ("Shards",)
+"""Of a dataset: no other word is known to those who have one."""
+
+_PUBLIC = re.compile("|".join(rf"\b{name}\b" for name in (*PUBLIC_NAMES_OF_PCCL, *OUR_PUBLIC_NAMES)))
 _BANNED = re.compile("|".join(rf"\b{word}s?\b" for word in SAY_INSTEAD))
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 

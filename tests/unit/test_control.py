@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from pccl.net.connection import MasterEnd
+from pccl.net.connection import MasterEnd, MasterSide
 from pccl.net.control import Addresses, Control
 from pccl.wire.framing import TO_MASTER_FRAME_MAX, Purpose, frame, preamble
 
@@ -57,7 +57,12 @@ def test_a_returning_peer_may_tell_all_at_once():
     """The ring of a run of hundreds, or the outcomes of its last collectives, take more than a stranger may send."""
     first, long = frame(b"resume"), frame(b"r" * TO_MASTER_FRAME_MAX)
     heard = []
-    end = MasterEnd(heard.append, lambda cause: None)
+
+    def hear(body):
+        heard.append(body)
+        return 0.0
+
+    end = MasterEnd(MasterSide(hear, lambda cause: None))
     end.connection_made(Transport())
     end.data_received(preamble(Purpose.CONTROL) + first + long)
     assert [len(body) for body in heard] == [6, TO_MASTER_FRAME_MAX]

@@ -14,7 +14,8 @@ from pccl.core.messages.to_master import Join
 from pccl.core.messages.to_peer import Welcome
 from pccl.net import sockets
 from pccl.net.bounds import Bounds
-from pccl.net.connection import BACKLOG_MAX, PeerEnd
+from pccl.net.budgets import MEMBER_BACKLOG_MAX
+from pccl.net.connection import PeerEnd
 from pccl.net.listening import Strangers
 from pccl.net.master_shell import MasterShell
 from pccl.net.thread import LoopEnded, LoopThread
@@ -134,7 +135,7 @@ def test_the_oldest_stranger_gives_way():
         ended = []
         strangers = Strangers(limit=3, timeout_s=60.0)
         for number in range(5):
-            strangers.add(number, lambda cause, number=number: ended.append(number))
+            strangers.add(number, lambda cause, number=number: ended.append(number), f"10.0.0.{number}")
         assert ended == [0, 1]
         assert strangers.remove(3)
         assert not strangers.remove(3)
@@ -204,7 +205,7 @@ def test_a_peer_that_does_not_read_is_closed():
             while len(core.events) < 2 or core.events[-1] == "flood":
                 shell._driver.post("flood")
                 sent += 20000 * 64
-                assert sent < 8 * BACKLOG_MAX, "it is still kept in memory"
+                assert sent < 8 * MEMBER_BACKLOG_MAX, "it is still kept in memory"
                 await asyncio.sleep(0)
             assert "does not read" in core.events[-1].cause
             writer.close()

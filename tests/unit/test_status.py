@@ -16,7 +16,7 @@ from pccl.core.status import EVENTS_KEPT, STATUS_VERSION, Status
 from pccl.types import PeerId
 from pccl.views import status as view
 from pccl.views.top import screen
-from pccl.wire.codec import decode_to_observer, encode
+from pccl.wire.codec import decode_to_master, decode_to_observer, encode
 
 HOSTILE = "<b>\x1b[2J[red]\n" + "x" * 50
 OBSERVER = 99
@@ -65,7 +65,7 @@ def test_it_says_who_is_here(master):
 def test_looking_changes_nothing(master):
     before = status(master, 12.0)
     deadline = master.next_deadline()
-    for question in (AskStatus(), AskProbe("", 1, "n")):
+    for question in (AskStatus(), AskProbe(1, "n")):
         ask(master, 1e6, question)
     assert master.next_deadline() == deadline
     assert msgspec.structs.replace(status(master, 12.0), unix_s=0) == msgspec.structs.replace(before, unix_s=0)
@@ -82,20 +82,28 @@ def test_a_wait_is_told_with_its_age_and_those_who_are_missing(master):
 
 
 def test_a_probe_is_dialled_for_its_observer_alone(master):
-    (dial,) = ask(master, 12.0, AskProbe("", 40_000, "nonce"))
+    (dial,) = ask(master, 12.0, AskProbe(40_000, "nonce"))
     assert dial == DialBack(OBSERVER, "10.9.9.9", 40_000, "nonce", dial.timeout_s)
     send, close = master.handle(DialledBack(OBSERVER, "10.9.9.9", "a\nb", 0.5), 13.0)
     assert (send, close) == (Send((OBSERVER,), Probed("10.9.9.9", "a?b", 0.5)), Close(OBSERVER))
 
 
+def test_no_other_address_is_dialled_whatever_is_asked_for(master):
+    """Any program on the network could have the master dial any other, and read in the answer what is there."""
+    body = encode(AskProbe(22, "n"))
+    asked = msgspec.msgpack.decode(body) | {"host": "10.0.0.66"}
+    (dial,) = ask(master, 12.0, decode_to_master(msgspec.msgpack.encode(asked)))
+    assert (dial.host, dial.port) == ("10.9.9.9", 22)
+
+
 def test_probes_are_bounded(master):
     for _ in range(DIALS_MAX):
-        ask(master, 12.0, AskProbe("10.0.0.9", 1, "n"))
-    send, _ = ask(master, 12.0, AskProbe("10.0.0.9", 1, "n"))
+        ask(master, 12.0, AskProbe(1, "n"))
+    send, _ = ask(master, 12.0, AskProbe(1, "n"))
     assert isinstance(send.message, Kick)
     assert send.message.kind is KickKind.FULL
     master.handle(DialledBack(OBSERVER, "", "", 0.1), 13.0)
-    assert isinstance(ask(master, 13.0, AskProbe("10.0.0.9", 1, "n"))[0], DialBack)
+    assert isinstance(ask(master, 13.0, AskProbe(1, "n"))[0], DialBack)
 
 
 def test_a_peer_that_asks_like_an_observer_is_kicked(master):

@@ -57,6 +57,10 @@ def aborted(*lost):
     return Failure(FailureKind.ABORTED, "aborted: somebody was lost", 0, lost)
 
 
+def mismatched():
+    return Failure(FailureKind.MISMATCH, "they differ", 0)
+
+
 @pytest.fixture
 def members():
     return Members()
@@ -323,3 +327,13 @@ def test_a_transaction_notes_its_retry(members, begin):
     members.answer(0, aborted(PeerId("c")))
     until_asked(members, [0])
     assert members.retries == [Retry("call", 0, 2, "aborted: somebody was lost", ("c",))]
+
+
+def test_when_one_part_is_a_mismatch_the_votes_for_the_rest_are_taken_back(members, begin):
+    transaction, _ = begin(parts=3)
+    members.answer(1, mismatched())
+    assert members.expired == [[0], [2]]
+    members.answer(0, Failure(FailureKind.TIMED_OUT, "taken back", 0))
+    members.answer(2, committed(1))
+    with pytest.raises(CallMismatch, match="they differ"):
+        transaction.outcome.result(5)

@@ -89,7 +89,7 @@ def test_another_version_is_told_by_name_whatever_else_the_preamble_says(theirs:
         (b"PCCX", "50 43 43 58"),
         (b"", "sent nothing"),
         (preamble(Purpose.LANE) + b"x", "a preamble of 9 bytes instead of 8"),
-        (preamble(Purpose.LANE)[:6] + b"\x03\x00", "unknown purpose 3"),
+        (preamble(Purpose.LANE)[:6] + b"\x09\x00", "unknown purpose 9"),
         (preamble(Purpose.LANE)[:7] + b"\x07", "reserved byte of the preamble is 7"),
     ],
 )

@@ -35,6 +35,8 @@ EVERY = [
     for decode, kinds in DIRECTIONS.items()
     for kind in kinds
 ]
+PRINTABLE = st.characters(exclude_categories=("C", "Z")) | st.just(" ")
+"""What texts are made of when they have come in."""
 LISTED_MAX = 20
 """Elements per generated tuple: the bounds themselves are tested apart, and large ones only make the search slow."""
 
@@ -68,7 +70,7 @@ def values(info: inspect.Type) -> st.SearchStrategy[Any]:
         case inspect.StrType(pattern=str(pattern)):
             return st.from_regex(pattern, fullmatch=True).filter(lambda text: len(text) <= (info.max_length or 0))
         case inspect.StrType():
-            return st.text(min_size=info.min_length or 0, max_size=info.max_length)
+            return st.text(PRINTABLE, min_size=info.min_length or 0, max_size=info.max_length)
         case inspect.BytesType(min_length=None, max_length=32):  # a pin or a key, which is whole or not there
             return st.just(b"") | st.binary(min_size=32, max_size=32)
         case inspect.BytesType():

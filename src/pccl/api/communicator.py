@@ -21,7 +21,8 @@ from pccl.dataplane.state.manifest import Holding
 from pccl.errors import to_exception
 from pccl.logs import configure
 from pccl.net.flight import Flight
-from pccl.types import PeerId, SharedStateSyncStrategy
+from pccl.security import tokens
+from pccl.types import Awaited, PeerId, SharedStateSyncStrategy
 
 
 class Communicator(Collectives, PcclCalls):
@@ -29,9 +30,11 @@ class Communicator(Collectives, PcclCalls):
 
     `address` is the master's `host:port` (`[IPv6]:port` too), by default that of `PCCL_MASTER`; the port is 48148
     unless another is given. `name` is what people call this peer in log lines and commands, by default its machine and
-    process. A host name is looked up at every dial and all its
-    addresses are tried, so that a master which moves to another machine behind the same name is found there. Peers of
-    the same `peer_group` reduce together. `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves
+    process. `token` is what the master printed behind the `#` of its join address `pccl://host:port#token`, which may
+    be passed as `address` whole: it admits this peer, and nothing is sent to a master that it was not made by.
+    A host name is looked up at every dial and all its addresses are tried, so that a master which moves to another
+    machine behind the same name is found there. Peers of the same `peer_group` reduce together.
+    `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves
     it to the group. `listen` is where this peer waits for lanes (`host`, `:port` or `host:port`; by default any address
     and a port that the kernel chooses), `announce` is where others shall dial it, when that is not the same.
     `data_plane` is "native", or "reference" where there is no compiler and speed does not matter. `sigterm` says
@@ -52,6 +55,7 @@ class Communicator(Collectives, PcclCalls):
         p2p_connection_pool_size: int = 0,
         *,
         name: str | None = None,
+        token: str | None = None,
         listen: str = "",
         announce: str = "",
         data_plane: str = "",
@@ -60,8 +64,10 @@ class Communicator(Collectives, PcclCalls):
         **limits: Unpack[PeerLimitSettings],
     ) -> None:
         configure()
-        places = Places(listen, announce, name)
+        places = Places(listen, announce, name, token)
         config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, places, limits)
+        if config.token:
+            tokens.parse(config.token)  # What is wrong with it is known before any byte moves.
         super().__init__(config, make_data_plane(choose_data_plane(data_plane), config.limits.stall_s))
         self._sigterm = switched_on("sigterm", sigterm)
         self._sigusr1 = switched_on("sigusr1", sigusr1)
@@ -157,8 +163,10 @@ class Communicator(Collectives, PcclCalls):
         """Make sure that all peers of this group hold the same state, and let those that do not have it.
 
         All of them call it, with no collective unfinished. The highest revision wins, among equals the most popular
-        content; who lacks it pulls it from those who have it, and `revision` is set to the elected one. For a peer in
-        step `rx_bytes` is 0. Tensors must not be written while it runs.
+        content; but once the group has agreed on a revision, and a peer still holds that or the next one, what is
+        higher comes from another history and cannot win. A peer that lacks what was elected pulls it from those that
+        have it, and `revision` is set to the elected one. For a peer in step `rx_bytes` is 0. Tensors must
+        not be written while it runs.
 
         When a peer did not get it, or the master was lost in the middle, it is tried again here, up to four times in
         all, and only what is missing is fetched. Raises `SyncFailed` when that was not enough, or when the only holder
@@ -184,6 +192,10 @@ class Communicator(Collectives, PcclCalls):
         """What people call this peer."""
         return self._config.name
 
+    def name_of(self, peer: str) -> str:
+        """What people call a peer of this run, as in every sentence: `name (id8)`, or `id8` if it has no name."""
+        return self._connected("name_of").core.names.full(PeerId(peer))
+
     def metrics(self) -> dict[str, float]:
         """Numbers for a dashboard, flat: `wandb.log(comm.metrics())`. Counters end in `_total` and never fall; others
         are of this moment, or of the last round. Never waits."""
@@ -193,6 +205,12 @@ class Communicator(Collectives, PcclCalls):
         """The last 256 collectives of this peer, the latest last: parameters, times, for whom each waited, how it
         ended. Never waits."""
         return self._connected("flight_record").account.flight_record()
+
+    @property
+    def awaited(self) -> Awaited | None:
+        """The call in which others wait for this peer, and for how long; None if there is none. The master says so
+        within two seconds (`explain_after_s`): a peer that computes for long can decide to be brief. Never waits."""
+        return self._connected("awaited").awaited()
 
     @property
     def world_size(self) -> int:

@@ -15,9 +15,12 @@ from pccl.errors import UsageError
 from pccl.logs import Teller, configure
 from pccl.net.bounds import Bounds
 from pccl.net.master_shell import MasterShell
-from pccl.net.sockets import in_words
+from pccl.net.sockets import in_words, is_loopback
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.release import release
+from pccl.security.control import Door
+from pccl.security.ledger import Ledger
+from pccl.security.secret import load_or_make
 
 log = logging.getLogger("pccl.master")
 
@@ -29,13 +32,22 @@ class MasterNode:
     """Decides who is in and which collective runs; never touches a tensor. Also a context manager.
 
     `listen_address` is `host:port`, `[IPv6]:port` or `:port` for all addresses; port 0 lets the kernel choose, and
-    `port` tells. `limits` are those of `core.limits.MasterLimits`, each of which can also come from the environment.
+    `port` tells. `secret` (`PCCL_SECRET_FILE`) is the file of the master's secret, which is made if it is not there:
+    then all connections are sealed, and only peers with a token of it are let in (`token`). `limits` are those of
+    `core.limits.MasterLimits`, each of which can also come from the environment.
 
     The thread is no daemon: a script that builds a master, calls `run` and ends goes on serving until it is killed."""
 
-    def __init__(self, listen_address: str = "0.0.0.0:48148", **limits: Unpack[MasterLimitSettings]) -> None:
+    def __init__(
+        self,
+        listen_address: str = "0.0.0.0:48148",
+        *,
+        secret: str | os.PathLike[str] | None = None,
+        **limits: Unpack[MasterLimitSettings],
+    ) -> None:
         configure()
-        self._config = MasterConfig.resolve(listen_address, limits)
+        self._config = MasterConfig.resolve(listen_address, limits, secret)
+        self._door = _door(self._config)
         self._process = os.getpid()
         self._thread: LoopThread | None = None
         self._shell: MasterShell | None = None
@@ -71,7 +83,7 @@ class MasterNode:
         # On a port that was chosen there may have been a master before, whose peers come back.
         self._core = self._new_core(follows=self._config.listen.port != 0)
         bounds = Bounds(self._config.connection_dead_s)
-        self._shell = MasterShell(self._core, bounds, Teller("master", self._facts), self._start_over)
+        self._shell = MasterShell(self._core, bounds, Teller("master", self._facts), self._start_over, self._door)
         self._shell.open(self._config.listen.host, self._config.listen.port)
         self._shell.be_born()
         self._addresses = self._shell.addresses
@@ -107,6 +119,11 @@ class MasterNode:
             raise UsageError("port: call run first")
         return self._addresses[0][1]
 
+    @property
+    def token(self) -> str:
+        """What admits a peer to this master, and pins its key; empty without a secret."""
+        return self._door.first_token().text() if self._door is not None else ""
+
     def explain(self) -> tuple[str, ...]:
         """What the run waits for, and on whom: one sentence for each wait."""
         self._check_process()
@@ -128,3 +145,16 @@ class MasterNode:
     def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise UsageError("this MasterNode belongs to the process that built it, not to its forked children")
+
+
+def _door(config: MasterConfig) -> Door | None:
+    """What keeps strangers out, if there is a secret."""
+    if config.secret_file is not None:
+        return Door(load_or_make(config.secret_file), Ledger.beside(config.secret_file))
+    if not is_loopback(config.listen.host):
+        log.warning(
+            "NOT SECURED: this master has no secret, so every machine that reaches %s can join, read and replace the "
+            "model, and end the run; set PCCL_SECRET_FILE, or start it with `pccl master`",
+            config.listen,
+        )
+    return None

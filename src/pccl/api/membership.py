@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
@@ -38,7 +39,8 @@ from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.net.transfers import Kept
 from pccl.release import release
-from pccl.types import PeerId, ReduceInfo
+from pccl.security import identity, tokens
+from pccl.types import Awaited, ReduceInfo
 
 _PROCESS = secrets.token_hex(8)
 """Of this process and those that are forked from it: together with a process number, of one process alone."""
@@ -80,6 +82,7 @@ class Membership:
 
     def __init__(self, config: PeerConfig, data_plane: DataPlane) -> None:
         self._config = config
+        self._token = tokens.parse(config.token) if config.token else None
         self._bounds = peer_bounds(config.lanes, config.connection_dead_s)
         # A lane that is offered too early costs a descriptor, like a stranger.
         early_offers_max = min(config.limits.early_offers_max, self._bounds.strangers_max)
@@ -125,7 +128,9 @@ class Membership:
     async def _join(self, n_attempts: int, visits: bool) -> PeerShell:
         master, listen = self._config.master, self._config.listen
         place = (master.host, master.port)
-        shell = PeerShell(self._data_plane, self._bounds, self._config.serve_bytes_s, place, self.account.teller)
+        shell = PeerShell(
+            self._data_plane, self._bounds, self._config.serve_bytes_s, place, self.account.teller, self._token
+        )
         self._shell = shell
         try:
             port = shell.listen(listen.host, listen.port)
@@ -165,7 +170,7 @@ class Membership:
             await asyncio.sleep(ATTEMPT_PAUSE_S)
 
     def _identity(self, port: int, visits: bool) -> Identity:
-        me, secret, config = PeerId(secrets.token_hex(16)), secrets.token_hex(16), self._config
+        (me, secret), config = identity.draw(), self._config
         place, serves = (config.announce.host, config.announce.port or port), config.serve_bytes_s > 0
         label = Label(config.name, machine(), os.getpid(), release(), f"{_PROCESS}{os.getpid()}")
         return Identity(me, config.group, *place, config.lanes, visits, serves, secret, label)
@@ -174,6 +179,11 @@ class Membership:
         """See `Account`."""
         with self._counting:
             return self.account.metrics(len(self._transactions))
+
+    def awaited(self) -> Awaited | None:
+        """See `Communicator`."""
+        told = self.core.awaited
+        return None if told is None else Awaited(told[0], time.monotonic() - told[1])
 
     def told_flights(self) -> str:
         """See `Leaver`."""

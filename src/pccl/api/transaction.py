@@ -110,6 +110,8 @@ class Transaction:
         self._unanswered: list[Part] = []
         self._calls: list[list[int]] = []
         """Of the present attempt, once all of it is submitted."""
+        self._trying: Sequence[Part] = ()
+        """Its parts, in the same order."""
         self._timeout_s: float | None = None
         """How much time there was, once it is over."""
         self._unstaged = order.stage
@@ -185,11 +187,13 @@ class Transaction:
         self._stage()
         self._attempts += 1
         # Complete before the first is submitted: its answer may be here at once.
-        self._unanswered, self._calls = list(parts), []
+        self._unanswered, self._calls, self._trying = list(parts), [], parts
         submit = self._membership.submit
         self._calls = [submit(CallCollective(part.tag, part.spec), partial(self._answered, part)) for part in parts]
         if self._timeout_s is not None:
             self._withdraw()  # Its time ended while the last attempt did.
+        if any(_mismatched(part.answer) for part in parts):
+            self._withdraw_rest()
 
     def _answered(self, part: Part, answer: Answer) -> None:
         with self._answering:
@@ -198,6 +202,15 @@ class Transaction:
             last = not self._unanswered
         if last:
             self._hand_over()
+        elif _mismatched(answer):
+            self._withdraw_rest()
+
+    def _withdraw_rest(self) -> None:
+        """Peers have called different things, and the others may not have called what is left at all."""
+        with self._answering:
+            calls = [call for part, call in zip(self._trying, self._calls, strict=False) if part in self._unanswered]
+        for call in calls:
+            self._membership.expire([call])
 
     def _hand_over(self) -> None:
         """What comes now may copy much memory or wait for a device, and the control thread has other things to do."""
@@ -274,7 +287,8 @@ class Transaction:
         failures = [part.answer for part in failed if isinstance(part.answer, Failure)]
         final = [failure for failure in failures if failure.kind is not FailureKind.ABORTED]
         if final:
-            self._end(to_exception(self._reworded(final[0])))
+            told = next(filter(_mismatched, final), final[0])
+            self._end(to_exception(self._reworded(told)))
             return
         lost = any(failure.lost for failure in failures)
         self._fruitless = 0 if lost else self._fruitless + 1
@@ -322,6 +336,10 @@ def _in_thread(name: str, work: Callable[[], object]) -> None:
         threading.Thread(target=work, name=name, daemon=True).start()
     except RuntimeError:  # the interpreter is about to end and starts no more threads
         work()
+
+
+def _mismatched(answer: Answer) -> bool:
+    return isinstance(answer, Failure) and answer.kind is FailureKind.MISMATCH
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The command line: `pccl master`, `status`, `top`, `doctor`, `demo`, `version`.
+"""The command line: `pccl master`, `status`, `top`, `doctor`, `kick`, `token`, `demo`, `version`.
 
 Owns arguments, what is printed and exit codes. Must not know anything that a user of the library could not.
 """
@@ -33,6 +33,8 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(dest="command", metavar="COMMAND")
     master = commands.add_parser("master", help="decide who is in and which collective runs, until interrupted")
     master.add_argument("--listen", default="0.0.0.0:48148", metavar="HOST:PORT", help="default: %(default)s")
+    master.add_argument("--secret", nargs="?", const="", metavar="FILE", help="the master's secret, made if missing")
+    master.add_argument("--insecure", action="store_true", help="no secret: all who reach the port may do all")
     status = commands.add_parser("status", help="one look at a run: exit code 3 if it waits for a peer")
     _address(status)
     _json(status)
@@ -40,9 +42,27 @@ def parser() -> argparse.ArgumentParser:
     doctor = commands.add_parser("doctor", help="what would go wrong on this machine, and the fix; it never joins")
     _address(doctor)
     _json(doctor)
+    kick = commands.add_parser("kick", help="put a peer out of a run; it and the others are told why")
+    kick.add_argument("peer", metavar="PEER", help="its name, its id, or how its id begins")
+    kick.add_argument("--reason", default="", metavar="WORDS", help="what the peer's exception and all logs have")
+    _address(kick)
+    _token(commands.add_parser("token", help="who may come in: new, revoke, list"))
     commands.add_parser("demo", help="a master and real peers on this machine that train, die and come later")
     commands.add_parser("version", help="what is installed")
     return made
+
+
+def _token(token: argparse.ArgumentParser) -> None:
+    actions = token.add_subparsers(dest="action", metavar="ACTION", required=True)
+    new = actions.add_parser("new", help="print a new token")
+    new.add_argument("--role", choices=("peer", "observer", "operator"), default="peer", help="default: %(default)s")
+    new.add_argument("--expires", default="never", metavar="SPAN", help="like 12h or 7d; default: %(default)s")
+    new.add_argument("--brings-state", action="store_true", help="it may replace the state that the run has agreed on")
+    revoke = actions.add_parser("revoke", help="admit no connection with these tokens any more")
+    revoke.add_argument("ids", nargs="+", metavar="ID")
+    for action in (new, revoke, actions.add_parser("list", help="all tokens by id")):
+        action.add_argument("--secret", metavar="FILE", help="of the master; default: PCCL_SECRET_FILE, or by --port")
+        action.add_argument("--port", type=int, default=0, help="of the master; default: 48148")
 
 
 def _address(command: argparse.ArgumentParser) -> None:
@@ -79,7 +99,7 @@ def _run(chosen: argparse.Namespace) -> int:
             case "master":
                 from pccl.cli.master import serve
 
-                return serve(chosen.listen)
+                return serve(chosen.listen, chosen.secret, chosen.insecure)
             case "status":
                 from pccl.cli.status import look
 
@@ -92,6 +112,12 @@ def _run(chosen: argparse.Namespace) -> int:
                 from pccl.cli.doctor import examine
 
                 return examine(chosen.address, chosen.json, sys.stdout)
+            case "kick":
+                from pccl.cli.kick import kick
+
+                return kick(chosen.peer, chosen.reason, chosen.address, sys.stdout)
+            case "token":
+                return _run_token(chosen)
             case "demo":
                 from pccl.cli.demo.story import tell
 
@@ -102,3 +128,15 @@ def _run(chosen: argparse.Namespace) -> int:
     from pccl.cli.version import tell as tell_version
 
     return tell_version(sys.stdout)
+
+
+def _run_token(chosen: argparse.Namespace) -> int:
+    from pccl.cli import token
+
+    secret = token.find_secret(chosen.secret, chosen.port)
+    match chosen.action:
+        case "new":
+            return token.make(secret, chosen.role, chosen.expires, chosen.brings_state, sys.stdout)
+        case "revoke":
+            return token.revoke(secret, chosen.ids, sys.stdout)
+    return token.show(secret, sys.stdout)

@@ -1,11 +1,13 @@
 """What commands that look at a run have in common: the address, the question, and the words when no answer comes."""
 
 import asyncio
+from typing import NamedTuple
 
-from pccl.config import Address
+from pccl.config import Address, find_master, find_token
 from pccl.core.messages.observers import AskStatus
 from pccl.core.status import Status
 from pccl.net.observing import Unreachable, ask
+from pccl.security.tokens import Token, parse
 
 TIMEOUT_S = 5.0
 """SYN is sent again after 1 s and 3 s: two losses fit in."""
@@ -19,14 +21,30 @@ REMEDY = {
 }
 
 
-def status_of(address: Address, timeout_s: float = TIMEOUT_S) -> Status:
-    """The status of the run at this address. Raises `Unreachable`."""
-    answer = asyncio.run(ask(address, AskStatus(), timeout_s))
+class Entrance(NamedTuple):
+    """Where a master is, and what lets us in."""
+
+    address: Address
+    token: Token | None
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+
+def find_entrance(address: str | None) -> Entrance:
+    """Of the master that a command is about: what was passed, else the environment's. Raises `UsageError`."""
+    text = find_token(address, None)
+    return Entrance(find_master(address), parse(text) if text else None)
+
+
+def status_of(entrance: Entrance, timeout_s: float = TIMEOUT_S) -> Status:
+    """The status of the run behind it. Raises `Unreachable`."""
+    answer = asyncio.run(ask(entrance.address, AskStatus(), timeout_s, entrance.token))
     if not isinstance(answer, Status):
         raise Unreachable("protocol", f"it answered with {type(answer).__name__}")
     return answer
 
 
-def in_words(address: Address, error: Unreachable) -> str:
+def in_words(entrance: Entrance, error: Unreachable) -> str:
     """Why there is no answer, and what to do."""
-    return f"no master at {address}: {error}; {REMEDY[error.phase]}"
+    return f"no master at {entrance}: {error}; {REMEDY[error.phase]}"

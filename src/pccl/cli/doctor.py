@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 from typing import TextIO
 
 from pccl.cli import machine_checks
-from pccl.cli.ask import REMEDY
+from pccl.cli.ask import REMEDY, Entrance, find_entrance
 from pccl.cli.exits import Exit
-from pccl.config import Address, PeerConfig, Places, find_master
+from pccl.config import Address, PeerConfig, Places
 from pccl.core.messages.observers import AskProbe, AskStatus, Probed
 from pccl.core.status import Status
 from pccl.environment import look_up
@@ -40,7 +40,7 @@ def examine(address: str | None, as_json: bool, out: TextIO) -> int:
     try:
         config = PeerConfig.resolve(given or "localhost", 0, 0, Places(), {})
         findings.append(machine_checks.descriptors(config))
-        findings += asyncio.run(_all(config, find_master(given) if given else None))
+        findings += asyncio.run(_all(config, find_entrance(given) if given else None))
     except UsageError as error:
         findings.append(Finding("settings", FAIL, str(error), "correct this setting"))
     settings = machine_checks.settings(address)
@@ -53,11 +53,11 @@ def examine(address: str | None, as_json: bool, out: TextIO) -> int:
     return Exit.BROKE if any(each.level == FAIL for each in findings) else Exit.DONE
 
 
-async def _all(config: PeerConfig, master: Address | None) -> list[Finding]:
+async def _all(config: PeerConfig, master: Entrance | None) -> list[Finding]:
     return [finding async for finding in _network(config, master)]
 
 
-async def _network(config: PeerConfig, master: Address | None) -> AsyncIterator[Finding]:
+async def _network(config: PeerConfig, master: Entrance | None) -> AsyncIterator[Finding]:
     """The port of this peer, the master, and how the one sees the other."""
     port = ProbedPort(nonce := secrets.token_hex(8))
     number = 0
@@ -77,17 +77,20 @@ async def _network(config: PeerConfig, master: Address | None) -> AsyncIterator[
             if finding.level == FAIL:
                 return
         if number:
-            yield await _probe(config, master, number, nonce)
+            answer = await _probe(config, master, number, nonce)
+            yield answer
+            if answer.level == OK and config.announce.host:
+                yield await _announced(config.announce, master.address)
     finally:
         port.close()
 
 
-async def _ask(master: Address) -> AsyncIterator[Finding]:
+async def _ask(master: Entrance) -> AsyncIterator[Finding]:
     try:
-        found = await resolve(master, RESOLVE_S)
-        yield Finding("name", OK, f"{master.host} is {', '.join(found)}")
+        found = await resolve(master.address, RESOLVE_S)
+        yield Finding("name", OK, f"{master.address.host} is {', '.join(found)}")
         began = time.time()
-        status = await ask(master, AskStatus(), ANSWER_S)
+        status = await ask(master.address, AskStatus(), ANSWER_S, master.token)
         if not isinstance(status, Status):
             raise Unreachable("protocol", f"it answered with {type(status).__name__}")
     except Unreachable as error:
@@ -110,11 +113,11 @@ async def _ask(master: Address) -> AsyncIterator[Finding]:
         yield Finding("clock", OK, f"{abs(apart):.1f} s from the master's")
 
 
-async def _probe(config: PeerConfig, master: Address, port: int, nonce: str) -> Finding:
+async def _probe(config: PeerConfig, master: Entrance, port: int, nonce: str) -> Finding:
     """Let the master dial us as a neighbour would."""
     announced, chosen = config.announce, config.announce.port or port
     try:
-        answer = await ask(master, AskProbe(announced.host, chosen, nonce), PROBE_S)
+        answer = await ask(master.address, AskProbe(chosen, nonce), PROBE_S, master.token)
     except Unreachable as error:
         return Finding("dial back", WARN, f"the master was asked to dial this machine, and: {error}", "try again")
     assert isinstance(answer, Probed), "the only other answer"
@@ -122,10 +125,25 @@ async def _probe(config: PeerConfig, master: Address, port: int, nonce: str) -> 
     if not answer.cause:
         return Finding("dial back", OK, f"others can dial this machine at {where} ({answer.seconds * 1e3:.0f} ms)")
     what = f"the master cannot dial this machine at {where}: {answer.cause}"
-    if announced.host or announced.port:
+    if announced.port:
         return Finding(
             "dial back", FAIL, what, "set PCCL_ANNOUNCE to an address that others can dial, or leave it unset"
         )
     fix = f"open TCP port {port} in the firewall (PCCL_LISTEN fixes it), or set PCCL_ANNOUNCE to where it is forwarded"
     # Without an open port a peer still works as long as its neighbours can be dialled.
     return Finding("dial back", FAIL if config.listen.port else WARN, what, fix)
+
+
+async def _announced(announced: Address, master: Address) -> Finding:
+    """The master dials back only where a question comes from: only if that is what is announced, it was tried."""
+    try:
+        found = await resolve(announced, RESOLVE_S)
+        status = await ask(master, AskStatus(), ANSWER_S)
+    except Unreachable as error:
+        fix = "set PCCL_ANNOUNCE to an address that others can dial, or leave it unset"
+        return Finding("announce", FAIL, f"PCCL_ANNOUNCE is {announced.host}: {error}", fix)
+    seen = status.seen if isinstance(status, Status) else ""
+    if seen in found:
+        return Finding("announce", OK, f"PCCL_ANNOUNCE is {announced.host}, where the master sees this machine")
+    what = f"PCCL_ANNOUNCE is {announced.host} ({', '.join(found)}), which the master did not dial: it sees {seen}"
+    return Finding("announce", WARN, what, "make sure that other peers can dial it, or leave it unset")

@@ -1,32 +1,40 @@
-"""`pccl master`: a master that prints what it does. Owns what is printed and how signals end it."""
+"""`pccl master`: a master that prints what it does. Owns what is printed, how signals end it, and that it is secured
+unless its user says otherwise."""
 
 import contextlib
 import queue
 import signal
 import sys
+from pathlib import Path
 
 from pccl import MasterNode, UsageError
+from pccl.config import MasterConfig
+from pccl.environment import look_up
 from pccl.logs import print_on
+from pccl.net.sockets import is_loopback, own_address
+from pccl.security.secret import default_path
 
 LOOK_S = 0.5
 """How soon a master that ended by itself is noticed."""
 
 
-def serve(listen: str) -> int:
-    """Serve until SIGINT or SIGTERM; the exit status."""
+def serve(listen: str, secret: str | None, insecure: bool) -> int:
+    """Serve until SIGINT or SIGTERM; the exit status. `secret`: None if it was not asked for, empty for the usual
+    place."""
     # Its `put` may interrupt its `get` in any place: a handler runs in the middle of what the main thread does.
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     try:
-        master = MasterNode(listen)
         print_on(sys.stdout)
+        master = MasterNode(listen, secret=_secret_file(listen, secret, insecure) or "")
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, frame: signals.put(number))
         master.run()
     except UsageError as error:
         print(f"pccl master: {error}", file=sys.stderr)
         return 2
-    host = listen.rpartition(":")[0] or "all addresses"
-    print(f"the master listens on {host}:{master.port} and waits for peers; Ctrl-C ends it", flush=True)
+    host = listen.rpartition(":")[0]
+    print(f"the master listens on {host or 'all addresses'}:{master.port} and waits for peers; Ctrl-C ends it")
+    print(f"peers join at: {join_address(host, master)}", flush=True)
     while master.serving:
         with contextlib.suppress(queue.Empty):
             signals.get(timeout=LOOK_S)
@@ -35,3 +43,22 @@ def serve(listen: str) -> int:
             return 0
     print("the master ended because of an internal error", file=sys.stderr)
     return 1
+
+
+def join_address(host: str, master: MasterNode) -> str:
+    """What a peer's user pastes."""
+    reached = own_address() if host in ("", "0.0.0.0", "[::]") else host
+    return f"pccl://{reached}:{master.port}{'#' if master.token else ''}{master.token}"
+
+
+def _secret_file(listen: str, secret: str | None, insecure: bool) -> Path | None:
+    """Where the secret lies; None where none is wanted: on loopback unless it was asked for, or if told so."""
+    address = MasterConfig.resolve(listen, {}).listen
+    asked = look_up("PCCL_SECRET_FILE") if secret is None else secret
+    if insecure:
+        if secret is not None:
+            raise UsageError("--insecure must not stand beside --secret; leave one of them out")
+        return None
+    if secret is None and not asked and is_loopback(address.host):
+        return None
+    return Path(asked).expanduser() if asked else default_path(address.port)

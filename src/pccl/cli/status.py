@@ -5,16 +5,15 @@ from typing import TextIO
 
 import msgspec
 
-from pccl.cli.ask import in_words, status_of
+from pccl.cli.ask import find_entrance, in_words, status_of
 from pccl.cli.exits import Exit
-from pccl.config import find_master
 from pccl.net.observing import Unreachable
 from pccl.views import status as view
 
 
 def look(address: str | None, as_json: bool, out: TextIO) -> int:
     """Print what the run is at this moment; the exit status says whether it is healthy."""
-    master = find_master(address)
+    master = find_entrance(address)
     try:
         status = status_of(master)
     except Unreachable as error:

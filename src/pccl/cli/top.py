@@ -13,9 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from pccl.cli.ask import in_words, status_of
+from pccl.cli.ask import Entrance, find_entrance, in_words, status_of
 from pccl.cli.exits import Exit
-from pccl.config import Address, find_master
 from pccl.core.status import Status
 from pccl.net.observing import Unreachable
 from pccl.views.status import summary
@@ -28,7 +27,7 @@ STYLES = {"title": "bold", "good": "green", "bad": "yellow", "faint": "dim"}
 class Watch:
     """What is known of a run, asked again each second."""
 
-    def __init__(self, master: Address) -> None:
+    def __init__(self, master: Entrance) -> None:
         self.master = master
         self.status: Status | None = None
         self.trouble = self.since = ""
@@ -53,7 +52,7 @@ class Watch:
 
 def watch(address: str | None, out: TextIO, looks: int = 0) -> int:
     """Show it until Ctrl-C, or so many times."""
-    seen = Watch(find_master(address))
+    seen = Watch(find_entrance(address))
     rich = _rich() if out.isatty() and not os.environ.get("NO_COLOR") else None
     show = _on_screen(out, rich) if out.isatty() else _in_lines(out)
     with show as draw:

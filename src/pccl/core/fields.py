@@ -27,6 +27,8 @@ Tag = Annotated[int, Meta(ge=0)]
 Count = Annotated[int, Meta(ge=0, le=2**62)]
 """A number beyond which others are to be given."""
 Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
+ResultDigest = Annotated[bytes, Meta(max_length=16)]
+"""Of the result of a collective; empty where peers have different ones by design, or where none is made."""
 Pin = Annotated[bytes, Meta(max_length=32)]
 """SHA-256 of the certificate by which others know a peer on its lanes; empty in a run without security."""
 LinkKey = Annotated[bytes, Meta(max_length=32)]
@@ -109,6 +111,8 @@ class CollectiveSpec(Struct, frozen=True):
     def __str__(self) -> str:
         root = f" from {self.root[:8]}" if self.root else ""
         layout = f" layout={self.layout}" if self.layout else ""
+        if self.layout.startswith("gather"):
+            layout = f" layout={self.layout.removeprefix('gather')}, with gather="
         return f"{self.kind.name}{root} {self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
 
 
@@ -154,3 +158,11 @@ class KickKind(Enum):
     """This master leads another run."""
     DISPLACED = 10
     """An earlier run, which was led from this address before, has come back."""
+    OPERATOR = 11
+    """A person who operates the run put it out."""
+    NO_RIGHT = 12
+    """Its connection may not do what it asked for."""
+    NOT_ONE = 13
+    """What an operator called a peer means none, or several."""
+    VOTELESS = 14
+    """Others waited for its vote for longer than the master allows."""

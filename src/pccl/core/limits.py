@@ -26,6 +26,11 @@ class MasterLimits(Struct, frozen=True):
     """The same for a candidate under trial. It sits in `connect` with nothing else to do, so ten seconds are plenty,
     and the whole roster waits for it meanwhile."""
 
+    vote_timeout_s: float = 0.0
+    """An accepted peer whose vote others have waited for this long is kicked, though it answers every ping. 0 for no
+    such limit, which is the default: only the one who trains knows how long a step may take. Waits are told to the
+    peers and to the operator anyway, who can put a peer out by hand (`pccl kick`)."""
+
     link_timeout_s: float = 10.0
     """A link that does not stand at both ends after this counts as failed in the direction it was dialled. Dialling
     takes at most `PeerLimits.dial_timeout_s`; the rest is the way of the messages around it."""
@@ -36,6 +41,11 @@ class MasterLimits(Struct, frozen=True):
     avoid_s: float = 300.0
     """For this long a ring is built around a pair of peers that could not reach each other. Routes change by the
     minute, so the verdict must not outlive them."""
+
+    undecided_s: float = 0.0
+    """Of two accepted peers that cannot reach each other, around which no ring goes, and of which neither has trouble
+    with more others, the younger is kicked after this. 0 for never, the default: either of the two may be lying, and
+    an early liar would have every later peer kicked. Both stay, and the operator reads of them."""
 
     reunion_s: float = 5.0
     """After a restart: how long the master waits for missing peers to which no returned peer has a link. Peers dial

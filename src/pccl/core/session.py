@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.report import Correction, ReportPart
 from pccl.core.messages.to_master import Join, Resume, ToMaster
-from pccl.core.messages.to_peer import Kick, Resumed, ToPeer, Waiting
+from pccl.core.messages.to_peer import Awaited, Kick, Resumed, ToPeer, Waiting
 
 Message = TypeVar("Message", ToMaster, ToPeer)
 
@@ -21,7 +21,7 @@ KEPT_MAX = 4096
 """Messages that a master keeps to send them again: as many as one peer may have collectives in flight. What a
 connection holds when it breaks is what was on its way, rarely more than a few dozen."""
 
-UNCOUNTED = frozenset((Join, Resume, ReportPart, Correction, Resumed, Kick, Waiting, Ping, Pong))
+UNCOUNTED = frozenset((Join, Resume, ReportPart, Correction, Resumed, Kick, Waiting, Awaited, Ping, Pong))
 """What begins or ends a connection, or is about nothing but the moment."""
 
 

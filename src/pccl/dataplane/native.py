@@ -20,6 +20,7 @@ from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.connection import Bytes, Connection
 from pccl.dataplane.offers import CannotBegin, Offers, Traffic
+from pccl.dataplane.ring.segments import result_digest
 from pccl.dataplane.tensors.buffers import Buffers, Tensor
 from pccl.errors import UsageError
 
@@ -180,7 +181,8 @@ class NativeAttempt:
         report, effect = self.native.report, self._effect
         broken = {effect.to_next[stripe] for stripe in report.broken_next}
         broken |= {effect.from_prev[stripe] for stripe in report.broken_prev}
-        self._ended(AttemptEnded(effect.tag, effect.attempt, report.cause, tuple(sorted(broken))))
+        digest = b"" if report.cause else result_digest(report.checks)
+        self._ended(AttemptEnded(effect.tag, effect.attempt, report.cause, tuple(sorted(broken)), digest))
 
 
 class NativePlane:

@@ -53,7 +53,8 @@ class ReferenceAttempt:
             cause = f"{type(error).__name__}: {error}"
         broken = {self._effect.to_next[stripe] for stripe in self._ring.broken_next}
         broken |= {self._effect.from_prev[stripe] for stripe in self._ring.broken_prev}
-        self._ended(AttemptEnded(self._effect.tag, self._effect.attempt, cause, tuple(sorted(broken))))
+        digest = b"" if cause else self._ring.digest
+        self._ended(AttemptEnded(self._effect.tag, self._effect.attempt, cause, tuple(sorted(broken)), digest))
 
     def _run(self) -> None:
         progress_at = time.monotonic()

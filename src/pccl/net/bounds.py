@@ -13,8 +13,8 @@ from pccl.errors import UsageError
 
 STRANGERS_MAX = 1024
 """Connections at once that have not said who they are (or are being told goodbye). A thousand peers that come back
-after a restart are strangers for one round trip. Past this the oldest goes, not the newest: a flood of silent
-connections then pushes out its own, and a peer, which speaks at once, gets through."""
+after a restart are strangers for one round trip. Past this the oldest of the address that has most goes: a flood of
+silent connections pushes out its own (`listening.Strangers`)."""
 
 _LINKS_AT_ONCE = 4
 """While a new ring is tried the old one stands: two neighbours in each. In a mesh the old one are all other peers."""

@@ -1,13 +1,19 @@
 """The two ends of a control connection: every byte of one goes through here.
 
-Owns preamble, frames, the orderly end and the bound on what waits to be sent, so that encryption can come without
-touching anything else. Must not know what a message says.
+Owns preamble, frames, the orderly end and the bound on what waits to be sent. What the ends prove to each other and
+how their bytes are sealed is the guard's business. Must not know what a message says.
 """
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import cast
 
+from pccl.net.budgets import CANDIDATE_BACKLOG_MAX, MEMBER_BACKLOG_MAX
+from pccl.net.rates import FRAMES_PER_TURN
+from pccl.security.control import Guard, MasterGuard, Refused
+from pccl.security.tls import NotProven
+from pccl.security.tokens import Claim
 from pccl.wire.framing import (
     HELLO_FRAME_MAX,
     PREAMBLE_BYTES,
@@ -25,12 +31,10 @@ from pccl.wire.framing import (
     refusal,
 )
 
-BACKLOG_MAX = 2 * 1024 * 1024
-"""Bytes kept for an end that does not read, besides the message at their end, which may be as large as messages get.
-
-In a run of 1,000 peers a `Topology` takes 35 KB: this is a minute of them, one every second, so a peer that is out of
-reach for as long as the master tolerates is not closed for it. And 1,000 connections that do not read, or that ask
-without end and do not read the answers, make the master keep 2 GB, which its machine survives."""
+FRAME_TIMEOUT_S = 30.0
+"""From the first byte of a frame to its last, at the master's end, once its sender has proved who it is; before, all of
+it together has `listening.HELLO_TIMEOUT_S`. The longest frame takes 7 s at the least rate that a lane may have, and TCP
+sends again after 1, 3, 7 and 15 s. A member whose connection ends so comes back on another."""
 
 LINGER_S = 5.0
 """After our last message the other end has this long to read it and to close. Closing at once would answer bytes that
@@ -40,7 +44,9 @@ are still on their way to us with a reset, and a reset can overtake that message
 class ControlEnd(asyncio.Protocol):
     """What both ends share: bytes in, frames out, and one report of the end with its cause."""
 
-    def __init__(self, reader: FrameReader, on_closed: Callable[[str], None]) -> None:
+    def __init__(self, reader: FrameReader, on_closed: Callable[[str], None], guard: Guard | None) -> None:
+        self._guard = guard
+        """None: nothing is proved, and all is sent in the clear."""
         self._reader = reader
         self._on_closed = on_closed
         self._transport: asyncio.Transport | None = None
@@ -93,11 +99,16 @@ class ControlEnd(asyncio.Protocol):
             if not self._spoken_to:
                 data = self._take_preamble(data)
             if self._spoken_to:
-                for body in self._reader.feed(data):
-                    if not self._cause:
-                        self._take_frame(body)
-        except WireError as error:
+                self._take(self._unsealed(data))
+        except (WireError, NotProven) as error:
             self.fail(str(error))
+
+    def _unsealed(self, data: bytes) -> bytes:
+        if self._guard is None:
+            return data
+        plain = self._guard.feed(data)
+        self._put(self._guard.outgoing())  # of the handshake
+        return plain
 
     def eof_received(self) -> bool:
         return False
@@ -108,8 +119,18 @@ class ControlEnd(asyncio.Protocol):
 
     # ── for the two kinds of end ─────────────────────────────────────────────────────────────────────────────────────
 
+    def _take(self, data: bytes) -> None:
+        """Bytes behind the preamble."""
+        for body in self._reader.feed(data):
+            if not self._cause:
+                self._take_frame(body)
+
     def _take_frame(self, body: bytes) -> None:
         raise NotImplementedError
+
+    def _backlog_max(self) -> int:
+        """Bytes that may wait for an end that does not read."""
+        return MEMBER_BACKLOG_MAX
 
     def _take_purpose(self, head: bytes) -> None:
         """Check the other end's preamble."""
@@ -119,9 +140,17 @@ class ControlEnd(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing() or self._cause:
             return  # Its end is on its way to the core.
         waiting = self._transport.get_write_buffer_size()
-        if waiting > BACKLOG_MAX:
+        if waiting > CANDIDATE_BACKLOG_MAX and waiting > self._backlog_max():
             self.fail(f"it does not read: {waiting} bytes wait to be sent")
+        elif self._guard is None:
+            self._transport.write(data)
         else:
+            self._guard.write(data)
+            self._put(self._guard.outgoing())
+
+    def _put(self, data: bytes) -> None:
+        """Send bytes as they are."""
+        if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def _take_preamble(self, data: bytes) -> bytes:
@@ -139,13 +168,111 @@ class ControlEnd(asyncio.Protocol):
         return "the connection was closed"
 
 
-class MasterEnd(ControlEnd):
-    """The master's end. A stranger gets no answer, but one of another version gets it in words."""
+_NOT_SERVED = {
+    Purpose.CONTROL: "this master wants a token: use the address that it printed, pccl://host:port#token",
+    Purpose.CONTROL_TLS: "this master has no secret, so no token can be proved to it: start it with --secret",
+}
+"""To the wrong kind of control connection. All others are lanes, which lead from peer to peer."""
 
-    def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None]) -> None:
+
+@dataclass(frozen=True)
+class MasterSide:
+    """What the master's end of a connection asks of its shell, and tells it."""
+
+    frame: Callable[[bytes], float]
+    """A frame has come; the seconds before the next one may."""
+    closed: Callable[[str], None]
+    kept: Callable[[int], None] = lambda nbytes: None
+    """So many bytes stay in memory for now."""
+    is_member: Callable[[], bool] = lambda: True
+
+
+class MasterEnd(ControlEnd):
+    """The master's end. A stranger gets no answer, but one of another version gets it in words. One connection gets a
+    few frames handled in each turn of the loop, and none while it is held up: then it is not read."""
+
+    def __init__(self, side: MasterSide, guard: MasterGuard | None = None) -> None:
         # A peer that has greeted is counted and bounded by the core; only unknown connections are kept to small frames.
-        super().__init__(FrameReader(HELLO_FRAME_MAX, then=TO_MASTER_FRAME_MAX), on_closed)
-        self._on_frame = on_frame
+        super().__init__(FrameReader(HELLO_FRAME_MAX, then=TO_MASTER_FRAME_MAX), side.closed, guard)
+        self._side = side
+        self._master_guard = guard
+        self._frames = 0
+        self._watch: asyncio.TimerHandle | None = None
+        """Looks whether the frame that is incomplete is still the same."""
+        self._turn: asyncio.Handle | None = None
+        """The next turn of what was read and not handled, or of a connection that is held up."""
+
+    @property
+    def claim(self) -> Claim | None:
+        """Of the token that the other end has proved to have; None where nothing is proved."""
+        return self._master_guard.claim if self._master_guard is not None else None
+
+    @property
+    def kept_bytes(self) -> int:
+        """What is in memory for it: unread answers, and what has come and was not handled."""
+        unread = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return unread + self._reader.buffered + self._reader.left
+
+    def connection_lost(self, error: Exception | None) -> None:
+        for handle in (self._watch, self._turn):
+            if handle is not None:
+                handle.cancel()
+        super().connection_lost(error)
+
+    def _backlog_max(self) -> int:
+        return MEMBER_BACKLOG_MAX if self._side.is_member() else CANDIDATE_BACKLOG_MAX
+
+    def _write(self, data: bytes) -> None:
+        super()._write(data)
+        if self._transport is not None and (waiting := self._transport.get_write_buffer_size()):
+            self._side.kept(min(waiting, len(data)))
+
+    # ── turns ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _take(self, data: bytes) -> None:
+        pause_s = 0.0
+        for body in self._reader.feed(data, FRAMES_PER_TURN):
+            self._frames += 1
+            if not self._cause:
+                pause_s = max(pause_s, self._side.frame(body))
+        if self._reader.left or pause_s:
+            self._rest(pause_s)
+        if self._reader.buffered or self._reader.left:
+            self._side.kept(len(data))
+        if self._reader.buffered and self._watch is None:
+            self._watch_frame()
+
+    def _rest(self, pause_s: float) -> None:
+        """Others have their turn; until the next one nothing is read."""
+        loop = asyncio.get_running_loop()
+        if self._transport is not None:
+            self._transport.pause_reading()
+        self._turn = loop.call_later(pause_s, self._go_on) if pause_s else loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        self._turn = None
+        if not self._cause:
+            try:
+                self._take(b"")
+            except WireError as error:
+                self.fail(str(error))
+        if self._turn is None and self._transport is not None:
+            self._transport.resume_reading()
+
+    def _watch_frame(self) -> None:
+        self._watch = asyncio.get_running_loop().call_later(FRAME_TIMEOUT_S, self._judge_frame, self._frames)
+
+    def _judge_frame(self, frames: int) -> None:
+        """A frame was incomplete a while ago: it has come, or another one is by now, or it comes too slowly."""
+        self._watch = None
+        if not self._reader.buffered or self._turn is not None:
+            return
+        if frames == self._frames:
+            self.fail(f"it sent a part of a message, and not the rest within {FRAME_TIMEOUT_S:g} s")
+        else:
+            self._watch_frame()
+
+    # ── the opening ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _take_purpose(self, head: bytes) -> None:
         try:
@@ -153,25 +280,39 @@ class MasterEnd(ControlEnd):
         except WrongVersion as error:
             self._refuse(f"the master refuses this connection: seen from the master, {error}")
             return
-        if purpose is not Purpose.CONTROL:
-            self._refuse("this is the port of a master, and lanes lead from peer to peer: check the announced address")
-            return
-        self._spoken_to = True
-        self._write(preamble(Purpose.CONTROL))
+        if purpose is (Purpose.CONTROL if self._guard is None else Purpose.CONTROL_TLS):
+            self._spoken_to = True
+            if self._guard is None:
+                self._put(preamble(purpose))
+        else:
+            self._refuse(
+                _NOT_SERVED.get(purpose, "this is the port of a master: check the announced address of a peer")
+            )
 
-    def _take_frame(self, body: bytes) -> None:
-        self._on_frame(body)
+    def _unsealed(self, data: bytes) -> bytes:
+        try:
+            return super()._unsealed(data)
+        except Refused as error:
+            self._refuse(f"the master refuses this connection: {error}")
+            return b""
 
     def _refuse(self, reason: str) -> None:
-        self._write(refusal(reason))
+        self._put(refusal(reason))
         self.close(reason)
+
+
+_UNPROVEN = "it does not let this peer in, and has not proved to be the master"
+"""The words of a refusal come before any proof, so a false master or any machine on the way can have sent them."""
 
 
 class PeerEnd(ControlEnd):
     """A peer's end."""
 
-    def __init__(self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None]) -> None:
-        super().__init__(FrameReader(TO_PEER_FRAME_MAX), on_closed)
+    def __init__(
+        self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None], guard: Guard | None = None
+    ) -> None:
+        super().__init__(FrameReader(TO_PEER_FRAME_MAX), on_closed, guard)
+        self._purpose = Purpose.CONTROL if guard is None else Purpose.CONTROL_TLS
         self._on_frame = on_frame
         self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         """Done when the master has answered: with nothing, or with the words of its refusal."""
@@ -179,12 +320,12 @@ class PeerEnd(ControlEnd):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._write(preamble(Purpose.CONTROL))
+        self._put(preamble(self._purpose) if self._guard is None else self._guard.outgoing())
 
     def _take_purpose(self, head: bytes) -> None:
         try:
-            if parse_preamble(head) is not Purpose.CONTROL:
-                self._refused_by = "the other end is not a master"
+            if parse_preamble(head) is not self._purpose:
+                self._refused_by = "the other end is not a master" if self._guard is None else _UNPROVEN
         except WrongVersion as error:
             self._refused_by = str(error)
         except WireError as error:
@@ -192,10 +333,20 @@ class PeerEnd(ControlEnd):
             raise
         self._spoken_to = True
         if self._refused_by:
-            # What follows is the same in every version: the listener's reason, in words.
-            self._reader.limit = REFUSAL_TEXT_MAX
-        else:
+            # What follows is the same in every version: the listener's reason, in words, which are never sealed.
+            self._reader.limit, self._guard = REFUSAL_TEXT_MAX, None
+        elif self._guard is None:
             self._greet("")
+
+    def _unsealed(self, data: bytes) -> bytes:
+        try:
+            plain = super()._unsealed(data)
+        except NotProven as error:
+            self._greet(str(error))
+            raise
+        if self._guard is not None and self._guard.open:
+            self._greet("")
+        return plain
 
     def _take_frame(self, body: bytes) -> None:
         if self._refused_by:

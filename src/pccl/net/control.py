@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pccl.net.connection import PeerEnd
 from pccl.net.dialling import Dialler
 from pccl.net.sockets import Resolved, SocketAddress
+from pccl.security.control import PeerGuard
+from pccl.security.tokens import Token
 
 Place = tuple[str, int]
 """Host and port of the master. The host is a name that may have several addresses, others from dial to dial."""
@@ -65,8 +67,10 @@ class Control:
         dialler: Dialler,
         on_frame: Callable[[bytes], None],
         on_closed: Callable[[str], None],
+        token: Token | None = None,
     ) -> None:
         self._master = master
+        self._token = token
         self.addresses = Addresses()
         self._dialler = dialler
         self._on_frame = on_frame
@@ -82,7 +86,8 @@ class Control:
         self.close()
         sock = await self._dialler.connect(*self._master, timeout_s, self.addresses.order)
         address = _other_end(sock)
-        end = PeerEnd(lambda body: self._frame(end, body), lambda cause: self._closed(end, cause))
+        guard = PeerGuard(self._token) if self._token is not None else None
+        end = PeerEnd(lambda body: self._frame(end, body), lambda cause: self._closed(end, cause), guard)
         try:
             await asyncio.get_running_loop().create_connection(lambda: end, sock=sock)
         except BaseException:

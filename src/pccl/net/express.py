@@ -16,6 +16,7 @@ from pccl.core.rules.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
 from pccl.dataplane.connection import Connection
 from pccl.dataplane.plane import DataPlane
 from pccl.dataplane.ring.parcels import Damaged, Exchanged, Inbox, wrap
+from pccl.dataplane.state.digests import digest, memory
 from pccl.net import sockets
 from pccl.net.lanes import LaneKey
 
@@ -205,7 +206,7 @@ class Express:
         offers.began(effect.tag, Exchanged(buffers, expected, len(contributions)))
         self._data_plane.reduce_all(effect.spec, contributions, buffers.output)
         self._forget(effect)
-        self._end(effect.attempt, "")
+        self._end(effect.attempt, "", digest(memory(buffers.output)))
 
     def _forget(self, effect: StartExchange) -> None:
         """What was used is not needed again: another attempt has other parcels."""
@@ -222,7 +223,7 @@ class Express:
         lane = self._lanes.get(key)
         return None if lane is None else lane.inbox.parcels.get(number)
 
-    def _end(self, attempt: int, cause: str) -> None:
+    def _end(self, attempt: int, cause: str, result: bytes = b"") -> None:
         waiting = self._waiting.pop(attempt)
         waiting.give_up.cancel()
-        self._report(AttemptEnded(waiting.effect.tag, attempt, cause))
+        self._report(AttemptEnded(waiting.effect.tag, attempt, cause, digest=result))

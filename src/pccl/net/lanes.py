@@ -132,7 +132,7 @@ class Lanes:
     def _connected(self, sock: socket.socket, host: str) -> None:
         number = next(self._numbers)
         greeting = asyncio.get_running_loop().create_task(self._greet(number, sock, host))
-        self._strangers.add(number, lambda cause: greeting.cancel())
+        self._strangers.add(number, lambda cause: greeting.cancel(), host)
 
     async def _greet(self, number: int, sock: socket.socket, host: str) -> None:
         try:

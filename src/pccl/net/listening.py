@@ -4,9 +4,11 @@ Owns listening sockets and the list of connections that have not said who they a
 """
 
 import asyncio
+import ipaddress
 import logging
 import socket
 from collections.abc import Callable
+from typing import NamedTuple
 
 from pccl.net import sockets
 from pccl.net.bounds import STRANGERS_MAX
@@ -18,6 +20,9 @@ HELLO_TIMEOUT_S = 10.0
 connections and on lanes, so one round trip and two lost segments fit in several times; a scanner that sends nothing
 costs one descriptor for this long."""
 
+_IPV6_NETWORK_BITS = 64
+"""The least that a provider gives to one customer: all its addresses are one origin."""
+
 _ACCEPTED_AT_ONCE = 32
 """Connections accepted in one turn of the loop. Those that sent at once are read in the next one: in a flood, before
 enough others were accepted to push them out."""
@@ -26,41 +31,80 @@ _ACCEPT_PAUSE_S = 0.2
 """When descriptors have run out: time for some to be closed, and no busy loop."""
 
 
+def origin_of(host: str) -> str:
+    """What counts as one address: one of IPv4, or a network of IPv6."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    return str(int(address) >> (address.max_prefixlen - _IPV6_NETWORK_BITS))
+
+
+class _Stranger(NamedTuple):
+    end: Callable[[str], object]
+    timer: asyncio.TimerHandle
+    origin: str
+
+
 class Strangers:
-    """Connections on a deadline, oldest first."""
+    """Connections on a deadline. When there are too many, the oldest goes of the address that has most: a flood pushes
+    out its own, and a peer far away, whose first message takes a round trip or two, is not hit by it. (A flood from as
+    many addresses as there is room for pushes out the oldest of all.)"""
 
     def __init__(self, limit: int = STRANGERS_MAX, timeout_s: float = HELLO_TIMEOUT_S) -> None:
         self._limit = limit
+        self._limit_each = max(1, limit // 2)
+        """From one address. Peers behind one router, which all come back at once after a restart of the master, are
+        strangers for the time of their first message; others must get in beside them."""
         self._timeout_s = timeout_s
-        self._ends: dict[int, tuple[Callable[[str], object], asyncio.TimerHandle]] = {}
+        self._ends: dict[int, _Stranger] = {}
+        self._crowds: dict[str, dict[int, None]] = {}
+        """By origin, oldest first."""
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    def add(self, number: int, end: Callable[[str], object]) -> None:
+    def add(self, number: int, end: Callable[[str], object], host: str = "") -> None:
         """Watch this connection; `end(cause)` closes it."""
-        if len(self._ends) >= self._limit:
-            self._expel(next(iter(self._ends)), f"more than {self._limit} connections that did not say who they are")
+        origin = origin_of(host)
+        if len(self._crowds.get(origin, ())) >= self._limit_each:
+            self._expel_oldest(origin, f"more than {self._limit_each} connections of one address")
+        elif len(self._ends) >= self._limit:
+            largest = max(self._crowds, key=lambda each: len(self._crowds[each]))
+            self._expel_oldest(largest, f"more than {self._limit} connections")
         cause = f"nothing complete within {self._timeout_s:g} s"
         timer = asyncio.get_running_loop().call_later(self._timeout_s, self._expel, number, cause)
-        self._ends[number] = (end, timer)
+        self._ends[number] = _Stranger(end, timer, origin)
+        self._crowds.setdefault(origin, {})[number] = None
 
     def remove(self, number: int) -> bool:
         """It has said who it is, or is gone. True when it was a stranger."""
-        _, timer = self._ends.pop(number, (None, None))
-        if timer is not None:
-            timer.cancel()
-        return timer is not None
+        return self._take_out(number) is not None
 
     def expel_all(self, cause: str) -> None:
         for number in list(self._ends):
             self._expel(number, cause)
 
+    def _expel_oldest(self, origin: str, cause: str) -> None:
+        self._expel(next(iter(self._crowds[origin])), f"{cause} that did not say who they are")
+
     def _expel(self, number: int, cause: str) -> None:
-        end, timer = self._ends.pop(number)
-        timer.cancel()
+        stranger = self._take_out(number)
+        assert stranger is not None, "only those that are here are expelled"
         log.debug("connection %d closed: %s", number, cause)
-        end(cause)
+        stranger.end(cause)
+
+    def _take_out(self, number: int) -> _Stranger | None:
+        stranger = self._ends.pop(number, None)
+        if stranger is not None:
+            stranger.timer.cancel()
+            crowd = self._crowds[stranger.origin]
+            del crowd[number]
+            if not crowd:
+                del self._crowds[stranger.origin]
+        return stranger
 
 
 class Listener:

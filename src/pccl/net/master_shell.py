@@ -9,19 +9,36 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, assert_never
 
 from pccl.core.effects.both import Note, Tick
-from pccl.core.effects.master import Close, Closed, DialBack, DialledBack, MasterEffect, MasterEvent, Received, Send
+from pccl.core.effects.master import (
+    Close,
+    Closed,
+    DialBack,
+    DialledBack,
+    Exceeded,
+    MasterEffect,
+    MasterEvent,
+    Received,
+    Send,
+)
 from pccl.core.messages.lanes import LaneHello
+from pccl.core.messages.to_master import Join, Resume
+from pccl.core.rights import without_secret
 from pccl.logs import Teller
 from pccl.net import handshake, sockets
 from pccl.net.bounds import Bounds, raise_descriptor_limit
-from pccl.net.connection import MasterEnd
+from pccl.net.budgets import Budgets, Kept
+from pccl.net.connection import MasterEnd, MasterSide
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.listening import Listener, Strangers
+from pccl.net.rates import Allowance
+from pccl.security import identity
+from pccl.security.control import Door
 from pccl.types import PeerId
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import WireError
@@ -30,9 +47,20 @@ log = logging.getLogger("pccl.master")
 
 
 class MasterCore(Core[MasterEvent, MasterEffect], Protocol):
-    """What decides here, and what becomes of an event at which it has raised."""
+    """What decides here, what becomes of an event at which it has raised, and whose connections are members'."""
 
     def contain(self, event: MasterEvent, now: float) -> list[MasterEffect]: ...
+
+    def is_member(self, connection: int) -> bool: ...
+
+
+@dataclass(frozen=True)
+class _Guest:
+    """One connection."""
+
+    end: MasterEnd
+    host: str
+    allowance: Allowance
 
 
 class MasterShell:
@@ -44,15 +72,20 @@ class MasterShell:
         bounds: Bounds,
         teller: Teller,
         on_bug: Callable[[Exception], None],
+        door: Door | None = None,
     ) -> None:
+        """`door` says which connections are let in; without one all are, and nothing is sealed."""
         self._teller = teller
+        self._door = door
         self._on_bug = on_bug
         self._loop = asyncio.get_running_loop()
         self._dialler = Dialler(bounds.connection_dead_s)
+        self._core = core
         self._driver = self._drive(core)
         self._listener = Listener(self._connected, bounds.connection_dead_s)
         self._numbers = itertools.count(1)
-        self._ends: dict[int, MasterEnd] = {}
+        self._guests: dict[int, _Guest] = {}
+        self._budgets = Budgets()
         self._known: set[int] = set()
         """Connections that the core knows and has not closed; all others are strangers, on a deadline."""
         self._strangers = Strangers(bounds.strangers_max)
@@ -69,10 +102,11 @@ class MasterShell:
     def start_over(self, core: MasterCore) -> None:
         """Go on with a core that knows nothing, on the same port: peers come back and report what they know."""
         self._driver.stop()
+        self._core = core
         self._driver = self._drive(core)
         self._known.clear()
-        for end in list(self._ends.values()):
-            end.fail("the master starts over after an internal error")
+        for guest in list(self._guests.values()):
+            guest.end.fail("the master starts over after an internal error")
 
     def be_born(self) -> None:
         """Let the core see the clock: from now on it can tell how old it is."""
@@ -90,8 +124,8 @@ class MasterShell:
         """Close the port and every connection at once."""
         self._driver.stop()
         self._listener.close()
-        for end in list(self._ends.values()):
-            end.fail("the master stops")
+        for guest in list(self._guests.values()):
+            guest.end.fail("the master stops")
         self._strangers.expel_all("the master stops")
 
     # ── effects ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -102,7 +136,7 @@ class MasterShell:
                 body = encode(message)
                 for number in connections:
                     if number in self._known:
-                        self._ends[number].send(body)
+                        self._guests[number].end.send(body)
             case Close(number):
                 self._let_go(number)
             case DialBack():
@@ -116,8 +150,9 @@ class MasterShell:
         if number in self._known:
             self._known.remove(number)
             # It may take its time to read our last message: on a deadline and within bounds, like any stranger.
-            self._ends[number].close()
-            self._strangers.add(number, self._ends[number].fail)
+            guest = self._guests[number]
+            guest.end.close()
+            self._strangers.add(number, guest.end.fail, guest.host)
 
     async def _dial_back(self, effect: DialBack) -> MasterEvent:
         """Dial as a neighbour would; the observer knows the nonce."""
@@ -142,9 +177,15 @@ class MasterShell:
 
     def _connected(self, sock: socket.socket, host: str) -> None:
         number = next(self._numbers)
-        end = MasterEnd(partial(self._frame, number, host), partial(self._closed, number))
-        self._ends[number] = end
-        self._strangers.add(number, end.fail)
+        side = MasterSide(
+            frame=partial(self._frame, number),
+            closed=partial(self._closed, number),
+            kept=self._kept,
+            is_member=lambda: self._core.is_member(number),
+        )
+        end = MasterEnd(side, self._door.guard() if self._door is not None else None)
+        self._guests[number] = _Guest(end, host, Allowance(self._loop.time()))
+        self._strangers.add(number, end.fail, host)
         opening = asyncio.get_running_loop().create_task(self._attach(number, end, sock))
         self._openings.add(opening)
         opening.add_done_callback(self._openings.discard)
@@ -159,18 +200,42 @@ class MasterShell:
             sock.close()
             raise
 
-    def _frame(self, number: int, host: str, body: bytes) -> None:
+    def _frame(self, number: int, body: bytes) -> float:
+        """A frame has come; in how many seconds the next one may."""
+        guest = self._guests[number]
         try:
             message = decode_to_master(body)
         except WireError as error:
-            self._ends[number].fail(str(error))
-            return
+            guest.end.fail(str(error))
+            return 0.0
+        if self._door is not None and isinstance(message, Join | Resume) and not identity.fits(message.me):
+            guest.end.fail("its id is not that of its secret")
+            return 0.0
         if self._strangers.remove(number):
             self._known.add(number)
-        self._driver.post(Received(number, message, host, time.time()))
+        now = self._loop.time()
+        pause_s = guest.allowance.spend(message, now)
+        if pause_s and (how := guest.allowance.exceeded(now)):
+            self._driver.post(Exceeded(number, how))
+            return pause_s
+        claim = guest.end.claim
+        rights = without_secret(guest.host) if claim is None else claim.rights
+        self._driver.post(Received(number, message, guest.host, time.time(), rights))
+        return pause_s
+
+    def _kept(self, nbytes: int) -> None:
+        """So many bytes more may be in memory for connections that do not read, or that send too much at once."""
+        if self._budgets.add(nbytes):
+            is_member = self._core.is_member
+            kept = [Kept(number, is_member(number), guest.end.kept_bytes) for number, guest in self._guests.items()]
+            for each in self._budgets.excess(kept):
+                kind = "members" if each.member else "connections that are no members"
+                self._guests[each.connection].end.fail(
+                    f"{each.nbytes:,} bytes were kept for it, and there was no room for that with those of all {kind}"
+                )
 
     def _closed(self, number: int, cause: str) -> None:
-        self._ends.pop(number, None)
+        self._guests.pop(number, None)
         self._strangers.remove(number)
         if number in self._known:
             self._known.remove(number)

@@ -7,11 +7,14 @@ import asyncio
 import socket
 
 from pccl.config import Address
-from pccl.core.messages.observers import AskProbe, AskStatus, ToObserver
+from pccl.core.messages.observers import ToObserver
+from pccl.core.messages.to_master import FromObserver
 from pccl.core.messages.to_peer import Kick
 from pccl.net.connection import PeerEnd
 from pccl.net.dialling import Dialler
 from pccl.net.sockets import in_words
+from pccl.security.control import PeerGuard
+from pccl.security.tokens import Token
 from pccl.wire.codec import decode_to_observer, encode
 from pccl.wire.framing import WireError
 
@@ -39,7 +42,7 @@ async def resolve(address: Address, timeout_s: float) -> list[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-async def ask(address: Address, question: AskStatus | AskProbe, timeout_s: float) -> ToObserver:
+async def ask(address: Address, question: FromObserver, timeout_s: float, token: Token | None = None) -> ToObserver:
     """The master's answer. Raises `Unreachable`."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + timeout_s
@@ -55,7 +58,8 @@ async def ask(address: Address, question: AskStatus | AskProbe, timeout_s: float
         if not body.done():
             body.set_exception(ConnectionError(cause))
 
-    end = PeerEnd(lambda each: None if body.done() else body.set_result(each), closed)
+    guard = PeerGuard(token) if token is not None else None
+    end = PeerEnd(lambda each: None if body.done() else body.set_result(each), closed, guard)
     body.add_done_callback(lambda done: done.cancelled() or done.exception())
     end.greeted.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:

@@ -253,3 +253,23 @@ def look_up(host: str, port: int, flags: int) -> list[Resolved]:
     except ValueError as error:  # `UnicodeError` is one: an empty or too long part of a name, or a null in it.
         raise OSError(errno.EINVAL, f"{host!r} is not a host name") from error
     return list(dict.fromkeys((family, address) for family, _, _, _, address in found))  # type: ignore[misc]
+
+
+def is_loopback(host: str) -> bool:
+    """Only processes of this machine can reach this address. A name is looked up nowhere: only `localhost` is known."""
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def own_address() -> str:
+    """The address under which other machines most likely reach this one: that of the route to the internet. No packet
+    is sent for it."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # RFC 5737: an address that no machine has
+        except OSError:
+            return "127.0.0.1"
+        found: str = probe.getsockname()[0]
+        return found

@@ -13,7 +13,7 @@ import xxhash
 from torch import nn, optim
 
 from pccl import SharedState, TensorInfo, UsageError
-from pccl.training.outer import Fragment
+from pccl.training.outer import Fragment, Stretch
 from pccl.training.rows import Table
 from pccl.training.settings import Settings
 from pccl.training.state import make_state
@@ -37,15 +37,20 @@ class Contents:
         if not trained:
             raise UsageError("training: model must have a parameter that requires a gradient, got none")
         self._frozen = [(name, each.detach()) for name, each in named if not each.requires_grad]
-        held = 2 if settings.overlap == "round" else 1
-        parts = split(trained, settings.fragments)
-        self.fragments = [Fragment(part, held, settings.eager) for part in parts]
+        self._outer = self._divide(trained)
+        self.fragments: Sequence[Stretch] = self._outer
+        """What is reduced, each by itself."""
         self._names = {id(each): name for name, each in named}
         self._buffers = [] if settings.buffers == "local" else _buffers(model)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         if settings.join == "holder":
             for optimizer in optimizers:
                 make_state(optimizer)
+
+    def _divide(self, trained: Named) -> list[Fragment]:
+        held = 2 if self._settings.overlap == "round" else 1
+        parts = split(trained, self._settings.fragments)
+        return [Fragment(part, held, self._settings.eager) for part in parts]
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -63,19 +68,25 @@ class Contents:
     def shared_state(self, revision: int, leases: torch.Tensor) -> SharedState:
         """All that a newcomer must get. Settings are names of entries: a peer with others has other entries."""
         infos = [TensorInfo.from_torch(torch.zeros(1), f"setting {name}={value}") for name, value in self._agreed()]
-        for fragment in self.fragments:
-            for name, place in zip(fragment.names, fragment.places, strict=True):
-                infos.append(TensorInfo.from_torch(fragment.theta[place], f"outer.{name}"))
-                infos.append(TensorInfo.from_torch(fragment.momentum[place], f"momentum.{name}"))
-        infos += [TensorInfo.from_torch(each, f"frozen.{name}") for name, each in self._frozen]
-        infos.append(TensorInfo.from_torch(leases, "leases"))
-        free: Named = [(f"buffer.{name}", each) for name, each in self._buffers]
-        if self._settings.join == "holder":
-            free += self._optimizer_tensors()
+        alike = [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), ("leases", leases)]
+        infos += [TensorInfo.from_torch(each, name) for name, each in alike]
+        free = [*((f"buffer.{name}", each) for name, each in self._buffers), *self._apart()]
         infos += [TensorInfo.from_torch(each, name, allow_content_inequality=True) for name, each in free]
         state = SharedState(infos)
         state.revision = revision
         return state
+
+    def _alike(self) -> Named:
+        """What is trained, and equal on all peers."""
+        found: Named = []
+        for fragment in self._outer:
+            for name, place in zip(fragment.names, fragment.places, strict=True):
+                found += [(f"outer.{name}", fragment.theta[place]), (f"momentum.{name}", fragment.momentum[place])]
+        return found
+
+    def _apart(self) -> Named:
+        """What a newcomer gets from any peer, and then has for itself."""
+        return self._optimizer_tensors() if self._settings.join == "holder" else []
 
     def _agreed(self) -> Iterator[tuple[str, str]]:
         yield from self._settings.shared.items()
@@ -85,7 +96,7 @@ class Contents:
         return ", ".join(f"{name}={value}" for name, value in self._agreed())
 
     def _optimizer_tensors(self) -> Named:
-        """Of the inner optimizers, which differ from peer to peer."""
+        """Of the optimizers."""
         found: Named = []
         for number, optimizer in enumerate(self._optimizers):
             for group in optimizer.param_groups:
@@ -98,7 +109,7 @@ class Contents:
 
     def take_over(self) -> None:
         """The outer state came from others: the model follows."""
-        for fragment in self.fragments:
+        for fragment in self._outer:
             fragment.changed()
             fragment.write()
 
@@ -106,7 +117,7 @@ class Contents:
         """Outer parameters by name, in the shapes of the model's."""
         return {
             name: fragment.theta[place].view(parameter.shape)
-            for fragment in self.fragments
+            for fragment in self._outer
             for name, place, parameter in zip(fragment.names, fragment.places, fragment.parameters, strict=True)
         }
 
@@ -132,7 +143,7 @@ class Contents:
     def _momentum(self) -> dict[str, torch.Tensor]:
         return {
             name: fragment.momentum[place]
-            for fragment in self.fragments
+            for fragment in self._outer
             for name, place in zip(fragment.names, fragment.places, strict=True)
         }
 
@@ -167,7 +178,8 @@ class Contents:
         total = sum(weights)
         if not total or not self._buffers:
             return
-        used = [(extra, weight) for extra, weight in zip(table.extras, weights, strict=True) if weight]
+        count = sum(each.numel() for _, each in self._buffers)
+        used = [(extra[-count:], weight) for extra, weight in zip(table.extras, weights, strict=True) if weight]
         mean = torch.zeros_like(used[0][0])
         most = used[0][0]
         for extra, weight in used:

@@ -3,15 +3,16 @@
 Owns the way from leases to batches. Must not know how leases are agreed on.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from pccl import PeerId, UsageError
 from pccl.training.leases import WORDS_MAX, Ledger, Shuffle, Span
 from pccl.training.rows import Table
+from pccl.training.shards import Place, Reader, ShardLedger, Shards
 
 if TYPE_CHECKING:
     from pccl.training.run import Run
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 class Data:
     """The leases of one run, as this peer knows them: equal on all peers at the beginning of each round."""
 
-    def __init__(self) -> None:
-        self.ledger = Ledger()
+    def __init__(self, name_of: Callable[[PeerId], str]) -> None:
+        self._name_of = name_of
+        self.ledger: Ledger | ShardLedger = Ledger()
         self.words = torch.zeros(WORDS_MAX, dtype=torch.int64)
         """The ledger as newcomers get it."""
         self.batch_size = 0
@@ -30,8 +32,16 @@ class Data:
         """Samples after which all stop; 0 for no end."""
         self.taken = 0
         """Samples of the present lease that were used."""
+        self.shards = 0
+        """Of a dataset that is read in order; 0 for one whose samples are leased one by one."""
+        self.drained = False
+        """The shard that is leased has come to its end."""
         self.spans: list[Span] = []
-        """The present lease."""
+        """The present lease of samples."""
+        self.place: Place | None = None
+        """The present lease of a shard."""
+        self.whole = 0
+        """Samples of a round that all peers take together; 0: each peer takes what it wants."""
         self._tables: dict[int, Table] = {}
         self._leased = 0
 
@@ -42,8 +52,7 @@ class Data:
     def settle(self, round: int) -> None:
         """Count what rounds up to this one have used."""
         for number in sorted(each for each in self._tables if each <= round):
-            table = self._tables[number]
-            self.ledger.settle(number, {peer: row.taken for peer, row in zip(table.peers, table.rows, strict=True)})
+            _settle(self.ledger, number, self._tables[number])
 
     def begin(self, round: int, lag: int, me: PeerId) -> None:
         """Lease for a round, with the wants of the last one that all peers have merged by now."""
@@ -51,12 +60,30 @@ class Data:
         known = [each for each in self._tables if each <= round - 1 - lag or self._called == each == round - 1]
         table = self._tables[max(known)]
         wants = {str(peer): row.wants for peer, row in zip(table.peers, table.rows, strict=True) if row.wants}
+        if self.whole:
+            wants = {peer: share_of(self.whole, len(wants), place) for place, peer in enumerate(sorted(wants))}
         if wants:
+            self._choose_ledger(table)
             self.ledger.limit = max(row.ends for row in table.rows) or None
         self.ledger.lease(round, wants)
-        self.spans = list(self.ledger.out.get(round, {}).get(me, ()))
-        self.taken, self._leased = 0, round
+        if isinstance(self.ledger, ShardLedger):
+            self.place = self.ledger.out.get(round, {}).get(me)
+        else:
+            self.spans = list(self.ledger.out.get(round, {}).get(me, ()))
+        self.taken, self.drained, self._leased = 0, False, round
         self._tables = {each: kept for each, kept in self._tables.items() if each >= max(known)}
+
+    def _choose_ledger(self, table: Table) -> None:
+        """Samples or shards: what all that lease anything have passed."""
+        kinds = {row.shards: peer for peer, row in zip(table.peers, table.rows, strict=True) if row.wants}
+        if len(kinds) > 1:
+            told = ", ".join(
+                f"{count or 'no'} shards at {self._name_of(peer)}" for count, peer in sorted(kinds.items())
+            )
+            raise UsageError(f"batches: all peers must pass the same dataset, got {told}; pass one everywhere")
+        (count,) = kinds
+        if count and not isinstance(self.ledger, ShardLedger):
+            self.ledger = ShardLedger(count)
 
     _called = -1
 
@@ -71,16 +98,32 @@ class Data:
 
     def saved(self) -> torch.Tensor:
         """For a checkpoint: all rounds that the outer state has count, and leases of peers that will be gone do not."""
-        copy = Ledger()
-        copy.unpack(self.ledger.pack())
+        copy = _unpacked(self.ledger.pack())
         for number, table in sorted(self._tables.items()):
-            copy.settle(number, {peer: row.taken for peer, row in zip(table.peers, table.rows, strict=True)})
+            _settle(copy, number, table)
         copy.forget_peers()
         return torch.tensor(copy.pack(), dtype=torch.int64)
 
     def unpack(self) -> None:
         """From others."""
-        self.ledger.unpack(self.words.tolist())
+        self.ledger = _unpacked(self.words.tolist())
+
+
+def _unpacked(words: list[int]) -> Ledger | ShardLedger:
+    ledger = ShardLedger(-words[0]) if words[0] < 0 else Ledger()
+    ledger.unpack(words)
+    return ledger
+
+
+def _settle(ledger: Ledger | ShardLedger, round: int, table: Table) -> None:
+    rows = dict(zip(table.peers, table.rows, strict=True))
+    taken = {str(peer): row.taken for peer, row in rows.items()}
+    ledger.settle(round, taken, {str(peer) for peer, row in rows.items() if row.drained})
+
+
+def share_of(whole: int, parts: int, place: int) -> int:
+    """One of so many parts, which differ by one at most."""
+    return whole // parts + (place < whole % parts)
 
 
 class ElasticSampler:
@@ -107,7 +150,10 @@ class Batches:
 
     def __init__(self, run: "Run", dataset: Any, batch_size: int, epochs: int | None, **options: Any) -> None:
         if not hasattr(dataset, "__len__"):
-            raise UsageError("batches: dataset must have a length, got one that is iterable only; give it a length")
+            raise UsageError(
+                "batches: dataset must have a length, got one that is iterable only; pass Shards(count, open), which "
+                "says how its parts are read"
+            )
         self._run, self._size = run, batch_size
         ways = {key: options.pop(key) for key in ("seed", "shuffle") if key in options}
         self._sampler = ElasticSampler(run, len(dataset), batch_size, **ways)
@@ -134,3 +180,34 @@ class Batches:
                 return
         if self._run.round == round:
             self._run.finish_round()
+
+
+class ShardBatches:
+    """The same of a dataset that is read in order: see `Shards`."""
+
+    def __init__(self, run: "Run", shards: Shards, batch_size: int, epochs: int | None, **options: Any) -> None:
+        self._run, self._size = run, batch_size
+        self._reader = Reader(shards, options.pop("seed", 0), options.pop("shuffle", True))
+        self._collate = options.pop("collate_fn", default_collate)
+        if options:
+            raise UsageError(f"batches: {', '.join(options)} must be left out with Shards; open() may read ahead")
+        run.data.batch_size, run.data.shards = batch_size, shards.count
+        run.data.ends = 0 if epochs is None else epochs * shards.count
+
+    def __iter__(self) -> Iterator[Any]:
+        while not self._run.data.ledger.done:
+            yield from self._round(self._run.round)
+
+    def _round(self, round: int) -> Iterator[Any]:
+        """Until the shard has come to its end, or the round is over."""
+        run, data = self._run, self._run.data
+        self._reader.go_to(data.place)
+        while run.round == round and data.place is not None and not self._reader.drained:
+            items = self._reader.take(self._size)
+            data.taken += len(items)
+            data.drained = self._reader.drained
+            run.count_tokens(len(items))
+            yield self._collate(items)
+        if run.round == round:
+            data.drained = data.place is not None
+            run.finish_round()

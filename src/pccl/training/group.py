@@ -7,6 +7,7 @@ them is decided alike. Must not know parameters, rounds or schedules.
 import contextlib
 import logging
 import threading
+import time
 from typing import NamedTuple
 
 import torch
@@ -36,7 +37,7 @@ RETURNS_MAX = 3
 """In a row without a round in between. A peer that is put out more often has a cause that a person must hear of."""
 
 POLL_S = 0.25
-"""How often peers that are too few ask whether a candidate has come."""
+"""How often peers that are too few ask whether a candidate has come, and so does one that is alone."""
 
 TOLD_EVERY_S = 10.0
 """How often they say for whom they wait."""
@@ -100,6 +101,7 @@ class Group:
         self._codec = codec
         self.returns = 0
         """How often it came back since a round was last finished."""
+        self._asked_at = 0.0
 
     @property
     def communicator(self) -> Communicator:
@@ -116,6 +118,10 @@ class Group:
     def me(self) -> PeerId:
         """This peer's id."""
         return self.communicator.peer_id
+
+    def name_of(self, peer: PeerId) -> str:
+        """`name (id8)`, for sentences."""
+        return short(peer) if self._communicator is None else self._communicator.name_of(peer)
 
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -170,13 +176,27 @@ class Group:
             return _landed(ReduceInfo(1, 0, 0, (self.me,), gathered=(packed,)), alone=True)
         return _landed(shares.info._replace(gathered=tuple(shares.output)))
 
+    def awaited_s(self) -> float:
+        """How long others have waited for this peer; 0 if they do not."""
+        with contextlib.suppress(UsageError):  # It has left meanwhile: its time is over.
+            awaited = self.communicator.awaited
+            return 0.0 if awaited is None else awaited.seconds
+        return 0.0
+
+    def candidates_wait(self) -> bool:
+        """Asked by a peer alone: not more often than candidates are worth waiting for."""
+        if time.monotonic() - self._asked_at < POLL_S:
+            return False
+        self._asked_at = time.monotonic()
+        return self.communicator.are_peers_pending()
+
     def await_candidates(self, here: int, wanted: int) -> None:
         """Until a candidate waits; all peers ask together."""
         told = 0.0
         pause = threading.Event()
         while not self.communicator.are_peers_pending():
             if told <= 0.0:
-                names = ", ".join(short(peer) for peer in self.communicator.ring)
+                names = ", ".join(map(self.name_of, self.communicator.ring))
                 log.warning(
                     "rounds wait for more peers: min_peers is %d, and %s here (%s). Start more, or lower min_peers",
                     wanted,

@@ -6,7 +6,7 @@ Owns these judgements, each made from rows that are the same on all peers. Must 
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import optim
@@ -14,7 +14,6 @@ from torch import optim
 from pccl import PeerId, UsageError
 from pccl.training.rows import Table, median
 from pccl.training.settings import Settings
-from pccl.types import short
 
 log = logging.getLogger("pccl.training")
 
@@ -26,8 +25,11 @@ time, so it is the data, the code or the learning rate."""
 class Guards:
     """Of one peer."""
 
-    def __init__(self, settings: Settings, optimizers: Sequence[optim.Optimizer]) -> None:
+    def __init__(
+        self, settings: Settings, optimizers: Sequence[optim.Optimizer], name_of: Callable[[PeerId], str]
+    ) -> None:
         self._settings = settings
+        self._name_of = name_of
         self._optimizers = optimizers
         self._medians: dict[int, float] = {}
         self._share: float | None = None
@@ -57,7 +59,7 @@ class Guards:
             self._medians[fragment] = median(used)
         own = weights[table.peers.index(me)]
         self._share = own / sum(weights) if own else None
-        bad = [short(peer) for peer, row in rows.items() if not row.finite]
+        bad = [self._name_of(peer) for peer, row in rows.items() if not row.finite]
         if bad:
             log.error("the deltas of %s are not finite: left out of the round", ", ".join(bad))
         if fragment == 0:
@@ -76,7 +78,7 @@ class Guards:
         rates = {row.rate: peer for peer, row in zip(table.peers, table.rows, strict=True) if row.steps}
         if len(rates) > 1 and not self._told_rates:
             self._told_rates = True
-            text = ", ".join(f"{rate:g} at {short(peer)}" for rate, peer in rates.items())
+            text = ", ".join(f"{rate:g} at {self._name_of(peer)}" for rate, peer in rates.items())
             log.warning("inner learning rates differ: %s. Pass `scheduler=` for those that join", text)
 
     def reset_optimizers(self) -> None:
@@ -92,7 +94,7 @@ class Guards:
         log.error(
             "round %d: the outer state of %s is not that of the others; all sync at the end of a round",
             number,
-            ", ".join(map(short, peers)),
+            ", ".join(map(self._name_of, peers)),
         )
 
     def refuse_uncounted(self, peers: list[PeerId], me: PeerId) -> None:
@@ -102,7 +104,7 @@ class Guards:
                 "weigh: contributions must be weighed by tokens on all peers, and this one counted none while others "
                 'did; call run.count_tokens(n), use run.batches, or pass weigh="steps" everywhere'
             )
-        log.error("%s count no tokens while others do: refused", ", ".join(map(short, peers)))
+        log.error("%s count no tokens while others do: refused", ", ".join(map(self._name_of, peers)))
 
     # ── a fresh optimizer ────────────────────────────────────────────────────────────────────────────────────────────
 

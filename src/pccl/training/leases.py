@@ -6,7 +6,7 @@ their ledgers are equal. Must not know datasets, tensors or how rounds are made.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from msgspec import Struct, field
 
@@ -61,7 +61,7 @@ class Ledger(Struct):
             self.next = end
         return spans
 
-    def settle(self, round: int, taken: Mapping[str, int]) -> None:
+    def settle(self, round: int, taken: Mapping[str, int], drained: Collection[str] = ()) -> None:
         """A round is committed: so many samples of each peer's lease count, the first ones; the rest comes back."""
         for peer, spans in self.out.pop(round, {}).items():
             used = taken.get(peer, 0)
@@ -85,7 +85,7 @@ class Ledger(Struct):
         leases = [(round, peer, spans) for round, peers in sorted(self.out.items()) for peer, spans in peers.items()]
         words.append(len(leases))
         for round, peer, spans in leases:
-            words += [round, *_halves(peer), len(spans), *(each for span in spans for each in span)]
+            words += [round, *halves_of(peer), len(spans), *(each for span in spans for each in span)]
         if len(words) > WORDS_MAX:
             raise OverflowError(f"a ledger of leases must have at most {WORDS_MAX} numbers, got {len(words)}")
         return words + [0] * (WORDS_MAX - len(words))
@@ -100,7 +100,7 @@ class Ledger(Struct):
         self.next, self.back, self.out = next(numbers), spans(), {}
         for _ in range(next(numbers)):
             round, high, low = next(numbers), next(numbers), next(numbers)
-            self.out.setdefault(round, {})[_whole(high, low)] = spans()
+            self.out.setdefault(round, {})[whole_of(high, low)] = spans()
 
     def forget_peers(self) -> None:
         """After a restart of the whole run: what was out comes back, for those that had it are gone."""
@@ -119,13 +119,14 @@ def _joined(spans: list[Span]) -> list[Span]:
     return joined
 
 
-def _halves(peer: str) -> tuple[int, int]:
+def halves_of(peer: str) -> tuple[int, int]:
     """A peer's id as two numbers of 64 bits with a sign."""
     whole = bytes.fromhex(peer)
     return int.from_bytes(whole[:8], "big", signed=True), int.from_bytes(whole[8:], "big", signed=True)
 
 
-def _whole(high: int, low: int) -> str:
+def whole_of(high: int, low: int) -> str:
+    """The way back."""
     return (high.to_bytes(8, "big", signed=True) + low.to_bytes(8, "big", signed=True)).hex()
 
 

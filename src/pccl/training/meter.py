@@ -6,13 +6,14 @@ Owns the clock of a run's peer, and the line of each round. Decides nothing, but
 import logging
 import math
 import time
+from collections.abc import Callable
 from typing import Any
 
 from pccl import PeerId
 from pccl.training.group import Landed
 from pccl.training.outer import Stepped
 from pccl.training.rows import Row
-from pccl.types import count_peers, short
+from pccl.types import count_peers
 
 log = logging.getLogger("pccl.training")
 
@@ -20,8 +21,11 @@ log = logging.getLogger("pccl.training")
 class Meter:
     """Of one peer."""
 
-    def __init__(self) -> None:
+    def __init__(self, name_of: Callable[[PeerId], str]) -> None:
+        self._name_of = name_of
         self.loss = 0.0
+        self.tell_every = 1
+        """A line for each so many rounds."""
         self.peers = 1
         """Of the last round."""
         self.dropped = 0
@@ -85,20 +89,23 @@ class Meter:
         self.peers = len(rows)
         self._learn_speeds(rows, me)
         self._tokens += own.tokens
-        slowest = min(rows, key=lambda peer: rows[peer].waited_s)
+        # All began together: the one that computed longest came last.
+        slowest = max(rows, key=lambda peer: rows[peer].computed_s)
         losses = [row.loss for row in rows.values() if row.steps]
         self._last |= {
             "merged_round": number,
             "peers": len(rows),
             "seconds": seconds,
             "waited_s": waited_s,
-            "waited_for": "" if slowest == me else short(slowest),
+            "waited_for": "" if slowest == me else self._name_of(slowest),
             "loss": sum(losses) / len(losses) if losses else 0.0,
+            "steps": own.steps,
             "delta_norm": own.norm,
             "reduced_s": self.reduced_s,
             "bytes": self._round_bytes,
         }
-        self._tell(number, seconds, waited_s)
+        if number % self.tell_every == 0:
+            self._tell(number, seconds, waited_s)
         self.computed_s = self.waited_s = 0.0
         self._round_bytes, self._mark = 0, now
 

@@ -6,6 +6,7 @@ CPUs and not on others, and peers would drift apart. Must not know peers, rounds
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
@@ -26,10 +27,10 @@ class Stepped(NamedTuple):
     """Of the mean delta and the momentum before it: near 1 while rounds agree, below 0 when they undo each other."""
 
 
-class Fragment:
-    """Some parameters of a model."""
+class Stretch(ABC):
+    """Some parameters of a model that are reduced together, side by side in one tensor."""
 
-    def __init__(self, named: Sequence[tuple[str, torch.Tensor]], buffers: int, eager: bool) -> None:
+    def __init__(self, named: Sequence[tuple[str, torch.Tensor]], buffers: int) -> None:
         """`buffers`: deltas of how many rounds are held at a time."""
         self.names = [name for name, _ in named]
         self.parameters = [parameter for _, parameter in named]
@@ -37,21 +38,50 @@ class Fragment:
         for parameter in self.parameters:
             ends.append(ends[-1] + parameter.numel())
         self.places = [slice(begin, end) for begin, end in pairwise(ends)]
-        self.theta = torch.zeros(ends[-1])
-        self.momentum = torch.zeros(ends[-1])
-        self.deltas = [torch.zeros(ends[-1]) for _ in range(buffers)]
-        self.start = torch.zeros(ends[-1]) if eager else None
+        self.count = ends[-1]
+        """Elements in it."""
+        self.deltas = [torch.zeros(self.count) for _ in range(buffers)]
+
+    @abstractmethod
+    def digest(self) -> bytes:
+        """16 bytes that stand for every bit of what all peers hold alike."""
+
+    @abstractmethod
+    def measure(self, delta: torch.Tensor) -> float:
+        """What this peer contributes, into `delta`; returns its norm, which is not finite if some element is not."""
+
+    @abstractmethod
+    def step(self, delta: torch.Tensor, total: float, rate: float, momentum: float) -> Stepped:
+        """What all do with the weighted sum of all contributions, whose weights are `total` together."""
+
+    @abstractmethod
+    def write(self, mix: float = 0.0) -> None:
+        """What follows for the model."""
+
+
+def norm_of(values: torch.Tensor) -> float:
+    """Not a number if an element is not finite."""
+    total = 0.0
+    for chunk in torch.split(values, CHUNK):
+        norm = float(torch.linalg.vector_norm(chunk))
+        total += norm * norm
+    return math.sqrt(total) if math.isfinite(total) else math.nan
+
+
+class Fragment(Stretch):
+    """Some parameters with outer ones of their own."""
+
+    def __init__(self, named: Sequence[tuple[str, torch.Tensor]], buffers: int, eager: bool) -> None:
+        super().__init__(named, buffers)
+        self.theta = torch.zeros(self.count)
+        self.momentum = torch.zeros(self.count)
+        self.start = torch.zeros(self.count) if eager else None
         """What the model was set to, where that is not `theta`."""
-        self.own = torch.zeros(ends[-1]) if eager else None
+        self.own = torch.zeros(self.count) if eager else None
         """The own deltas, gathered like momentum."""
         self._scratch = torch.empty(CHUNK)
         self._digest: bytes | None = None
         self.take_model()
-
-    @property
-    def count(self) -> int:
-        """Parameters in it."""
-        return self.theta.numel()
 
     def take_model(self) -> None:
         """Begin with what the model holds."""
@@ -85,14 +115,7 @@ class Fragment:
             view = delta[place]
             view.copy_(parameter.detach().reshape(-1))
             torch.sub(_as_held(start[place], parameter), view, out=view)
-        return self._norm(delta)
-
-    def _norm(self, delta: torch.Tensor) -> float:
-        total = 0.0
-        for chunk in torch.split(delta, CHUNK):
-            norm = float(torch.linalg.vector_norm(chunk))
-            total += norm * norm
-        return math.sqrt(total) if math.isfinite(total) else math.nan
+        return norm_of(delta)
 
     # ── the outer step ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,79 +1,19 @@
-"""The rounds of a run: which fragment is launched and merged after which step, when candidates are let in, and what is
-done when a round must be made again.
+"""The rounds of a run: which fragment is launched and merged after which step.
 
 Owns that cycle. Peers agree because each makes the same sequence of reductions, and decides from their committed rows
 alone. Must not know how deltas are added up, how peers are reached, or what users call.
 """
 
-import logging
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any
-
 import torch
-from torch import nn, optim
 
-from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, SharedState, UsageError
-from pccl.training.contents import Contents
-from pccl.training.data import Data
-from pccl.training.group import Flight, Group, Landed
-from pccl.training.guards import Guards
-from pccl.training.meter import Meter
+from pccl.training.group import Flight, Landed
+from pccl.training.meetings import NONE, Again, Meetings
+from pccl.training.outer import Fragment
 from pccl.training.rows import Row, halves, own_weight
-from pccl.training.settings import Settings
-
-log = logging.getLogger("pccl.training")
-
-_NONE = torch.zeros(0, dtype=torch.float64)
 
 
-class _Again(Exception):
-    """What all peers have just reduced must be reduced again, among others; the sentence says why."""
-
-
-class Rounds:
+class Rounds(Meetings):
     """One peer's part in them."""
-
-    def __init__(
-        self,
-        place: str | Communicator,
-        model: nn.Module,
-        optimizer: optim.Optimizer | Sequence[optim.Optimizer],
-        settings: Settings,
-        scheduler: Any = None,
-    ) -> None:
-        self.settings = settings
-        self._optimizers = [optimizer] if isinstance(optimizer, optim.Optimizer) else list(optimizer)
-        if not self._optimizers:
-            raise UsageError("training: optimizer must be an optimizer or a list of them, got an empty list")
-        self._contents = Contents(model, self._optimizers, settings)
-        codec = settings.quantize
-        self._feedback = ErrorFeedback(codec) if codec is not None and settings.with_feedback else None
-        self._group = Group(place, self._feedback or codec)
-        self._guards = Guards(settings, self._optimizers)
-        self._meter = Meter()
-        self.data = Data()
-        self._scheduler = scheduler
-        self._state: SharedState | None = None
-        self._flights: list[Flight] = []
-        self._next = 0
-        """The fragment that is launched next."""
-        self._round = self._inner = self._clock = 0
-        """Rounds of the run; steps since the last one ended; steps made here."""
-        self._quota = settings.sync_every
-        self._tokens: int | None = None
-        self._synced = False
-        """This peer holds what its group has agreed on; then all peers of the group do."""
-        self._alone = False
-        """No other peer took part in the last reduction."""
-        self._wanted_since: int | None = None
-        """The round whose reductions said that all peers shall meet: a candidate waits, or outer states differ."""
-        self._launched_at = [(0, 0)] * len(self._contents.fragments)
-        """Steps and tokens when each fragment was last launched."""
-        if warning := settings.unstable():
-            log.warning("%s", warning)
 
     def _round_ended(self) -> None:
         """Another round is merged, or launched; before candidates are let in."""
@@ -88,11 +28,16 @@ class Rounds:
         """Whatever is due after this step: results first, so that what is decided from them is known."""
         if self.settings.overlap != "round":
             self._land_due()
-        while self._inner >= self._offset(self._next):
+        while self._inner >= self._offset(self._next) or self._hurried():
             if self._launch_next():
                 break
         if self.settings.overlap != "round":
             self._land_due()
+
+    def _hurried(self) -> bool:
+        """Others have waited for what this peer does next as long as they should."""
+        patience_s = self.settings.patience_s
+        return patience_s is not None and self._group.awaited_s() > patience_s
 
     def _offset(self, fragment: int) -> int:
         """The step of the round after which a fragment is launched: spread evenly, the last one at its end."""
@@ -120,7 +65,7 @@ class Rounds:
     def _shall_meet(self) -> bool:
         """Whether all peers shall meet at the end of this round: from reductions that all of them have merged by now,
         whatever the step at which each did. A peer alone asks."""
-        if self._alone and self._wanted_since is None and self._group.communicator.are_peers_pending():
+        if self._alone and self._wanted_since is None and self._group.candidates_wait():
             self._wanted_since = 0
         overlap = self.settings.overlap
         lag = 0 if overlap is None else 2 if overlap == "round" else 1
@@ -138,17 +83,21 @@ class Rounds:
         row = self._row(number, norm)
         if not row.finite:
             delta.zero_()
-        if fragment.start is not None:
+        if isinstance(fragment, Fragment) and fragment.start is not None:
             rates = self.settings.rates(self._meter.peers)
             fragment.step_ahead(delta, self._guards.share(self._meter.peers), *rates)
         delta.mul_(float(own_weight(row, self.settings.weigh)))
-        flight = self._group.launch(number, delta, row.pack(self._contents.buffer_values() if last else _NONE))
+        flight = self._group.launch(number, delta, row.pack(self._beside(number, last)))
         flight.due, flight.round, flight.last = self._due(), self._round + 1, last
         flight.since = self._launched_at[number]
         self._launched_at[number] = (self._clock, self._tokens or 0)
         self._flights.append(flight)
         if self.settings.overlap == "round":
             fragment.write()
+
+    def _beside(self, number: int, last: bool) -> torch.Tensor:
+        """What travels behind the row."""
+        return self._contents.buffer_values() if last else NONE
 
     def _due(self) -> int:
         """After which step what is launched now is merged."""
@@ -164,7 +113,7 @@ class Rounds:
 
     def _row(self, fragment: int, norm: float) -> Row:
         steps, tokens = self._launched_at[fragment]
-        high, low = halves(self._contents.fragments[fragment].digest())
+        high, low = self._digest_of(fragment)
         finite = norm == norm and norm != float("inf")
         return Row(
             round=self._round,
@@ -185,7 +134,12 @@ class Rounds:
             wants=self.data.batch_size * self._quota,
             ends=self.data.ends,
             taken=self.data.taken,
+            shards=self.data.shards,
+            drained=int(self.data.drained),
         )
+
+    def _digest_of(self, fragment: int) -> tuple[int, int]:
+        return halves(self._contents.fragments[fragment].digest())
 
     def _land_due(self) -> None:
         for flight in [each for each in self._flights if each.due <= self._clock]:
@@ -201,7 +155,7 @@ class Rounds:
             if self.settings.overlap == "round":
                 self._contents.fragments[flight.fragment].write()
 
-    def _land(self, flight: Flight) -> None:
+    def _land(self, flight: Flight) -> Landed:
         """Wait for a reduction, and take the outer step that all take."""
         landed = self._group_landed(flight)
         table, weights = landed.table, landed.table.weights(self.settings.weigh)
@@ -217,9 +171,14 @@ class Rounds:
             self._contents.mean_buffers(table, weights)
             self._meter.landed(flight.round, landed, self._group.me)
         if not own.finite:
-            self._guards.reset_optimizers()
+            self._spoiled()
         if self.settings.overlap != "round":
             fragment.write(self.settings.mix if own.finite and own.steps else 0.0)
+        return landed
+
+    def _spoiled(self) -> None:
+        """The own delta was not finite: what made it so may be in the optimizers."""
+        self._guards.reset_optimizers()
 
     def _group_landed(self, flight: Flight) -> Landed:
         """Its result, if it counts."""
@@ -231,10 +190,10 @@ class Rounds:
             self._want_to_meet(flight.round)
         if uncounted := table.uncounted(self.settings.weigh):
             self._guards.refuse_uncounted(uncounted, self._group.me)
-            raise _Again("a peer that does not count tokens is refused")
+            raise Again("a peer that does not count tokens is refused")
         if len(table.peers) < self.settings.min_peers:
             if self.settings.overlap != "round":
-                raise _Again(f"{len(table.peers)} of {self.settings.min_peers} peers")
+                raise Again(f"{len(table.peers)} of {self.settings.min_peers} peers")
             # The model has gone on from that delta: it counts, and the next round waits for more peers.
             self._want_to_meet(flight.round)
         if diverged := table.diverged():
@@ -268,61 +227,6 @@ class Rounds:
         if self.settings.pace == "speed":
             self._quota = max(1, int(self.settings.sync_every * self._meter.relative_speed()))
 
-    # ── where all peers meet ─────────────────────────────────────────────────────────────────────────────────────────
-
-    def _guarded(self, action: Callable[[], None]) -> None:
-        """Do this, and whatever it takes to have a place in the run again."""
-        while True:
-            try:
-                action()
-                return
-            except _Again as why:
-                log.info("round %d is made again: %s", self._round + 1, why)
-                self._drop_flights()
-                action = partial(self._meet, admit=True)
-            except MembershipLost as lost:
-                self._come_back(lost)
-                action = partial(self._meet, admit=False)
-
-    def _come_back(self, lost: MembershipLost) -> None:
-        """Join again, with the steps that no round has taken, if they can still count."""
-        assert self._state is not None, "it was joined"
-        gone_on = self.settings.overlap == "round" and self._flights
-        self._drop_flights()
-        # The model has gone on from a delta that was under way; or samples were leased to a peer that is gone, and are
-        # given out again.
-        if gone_on or (self.data.batch_size and self._inner):
-            self._drop_steps()
-            self._contents.take_over()
-        self._synced = False
-        self._group.come_back(lost, self._state)
-
-    def _meet(self, admit: bool) -> None:
-        """Let candidates in, know which peers are here, hold one state. A newcomer begins with the second. If some hold
-        steps that no round has taken, all make that round now, the newcomers with nothing."""
-        self._next = 0
-        if admit:
-            if self._synced:
-                # Revisions that are agreed on grow by one from sync to sync, and rounds went by without one. Agreed on
-                # now, among peers that hold it, the present one cannot lose to what a newcomer brings.
-                self._sync()
-            self._group.communicator.update_topology()
-        here = self._group.roll_call(len(self._contents.fragments), self._row(0, 0.0).pack(_NONE))
-        count, least = len(here.table.peers), self.settings.min_peers
-        # The first state is agreed on when enough are there: of all that these bring, the latest round's is taken.
-        if count >= least or any(row.synced for row in here.table.rows):
-            self._sync()
-        self._alone, self._wanted_since = here.alone, 0 if here.pending else None
-        self._meter.peers = count
-        if count < least:
-            self._group.await_candidates(count, least)
-            raise _Again(f"{count} of {least} peers")
-        self.data.called(self._round, here.table)
-        if any(row.holds for row in here.table.rows):
-            self._make_round()
-        else:
-            self._begin_round()
-
     def _make_round(self) -> None:
         """All fragments at once, without delay."""
         last = len(self._contents.fragments) - 1
@@ -330,47 +234,3 @@ class Rounds:
             self._launch(number, number == last)
         self._land_all()
         self._end_round(False)
-
-    def _sync(self) -> None:
-        """Hold what the group holds."""
-        assert self._state is not None, "it was joined"
-        self.data.settle(self._round)
-        self.data.pack()
-        with self._naming_settings():
-            info = self._group.communicator.sync_shared_state(self._state)
-        if info.rx_bytes or self._state.revision != self._round:
-            if self._inner:
-                self._drop_steps()
-            self._round = self._state.revision
-            self._contents.take_over()
-            self.data.unpack()
-            if self._feedback is not None:
-                self._feedback.reset()
-            self._catch_up()
-        self._synced = True
-        if not self._inner:
-            self._launched_at = [(self._clock, self._tokens or 0)] * len(self._launched_at)
-
-    def _drop_steps(self) -> None:
-        log.warning("%d steps made here are in no round: this peer was put out, and others went on", self._inner)
-        self._meter.dropped += 1
-        self._inner = 0
-
-    @contextmanager
-    def _naming_settings(self) -> Iterator[None]:
-        """Entries that differ are named by the call itself, as the others have them; here with the own ones."""
-        try:
-            yield
-        except CallMismatch as error:
-            raise UsageError(
-                f"{error}. The settings of all peers must be equal, and here they are: {self._contents.settings_here()}"
-            ) from error
-
-    def _catch_up(self) -> None:
-        """Bring the scheduler to the step of the run."""
-        self._guards.warm_up()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Torch has not seen the steps that others made.
-            step = self._round * self.settings.sync_every
-            for _ in range(step - getattr(self._scheduler, "last_epoch", step)):
-                self._scheduler.step()

@@ -12,7 +12,7 @@ import torch
 
 from pccl import PeerId, UsageError
 
-FORM = 1
+FORM = 2
 """Of a row: another number is of another version of this library."""
 
 
@@ -50,6 +50,10 @@ class Row(NamedTuple):
     """Samples after which it stops, counted over all peers; 0 for no end."""
     taken: int = 0
     """Samples of its lease that it has used."""
+    shards: int = 0
+    """Parts of a dataset that is read in order, of which it leases one; 0: samples are leased one by one."""
+    drained: int = 0
+    """1: its shard has come to its end."""
 
     def pack(self, extra: torch.Tensor) -> torch.Tensor:
         """As it travels; `extra` are float64 behind it."""

@@ -5,7 +5,7 @@ rounds are made.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -14,10 +14,11 @@ from torch import nn, optim
 
 from pccl import Communicator, PCCLError, UsageError
 from pccl.training.checkpoint import KEEP, Saver, newest
-from pccl.training.data import Batches
+from pccl.training.data import Batches, ShardBatches
 from pccl.training.notice import Notice
 from pccl.training.rounds import Rounds
 from pccl.training.settings import Settings
+from pccl.training.shards import Shards
 
 log = logging.getLogger("pccl.training")
 
@@ -76,13 +77,14 @@ class Run(Rounds):
         """The loss of a step, for the round's line and metrics."""
         self._meter.loss = float(loss)
 
-    def batches(self, dataset: Any, batch_size: int, *, epochs: int | None = None, **options: Any) -> Batches:
+    def batches(self, dataset: Any, batch_size: int, *, epochs: int | None = None, **options: Any) -> Iterable[Any]:
         """Batches of a dataset, in which each sample counts once in an epoch, however peers come and go: each peer
         leases what it needs for a round, and what no committed round has used is given out again. All peers pass the
-        same dataset, `epochs` (None: without end), `seed` and `shuffle`; other options are those of a DataLoader.
-        Samples are counted as tokens. Call it before you enter the run; a peer that calls it later has no lease for
-        its first round, and contributes nothing to that."""
-        return Batches(self, dataset, batch_size, epochs, **options)
+        same dataset, `epochs` (None: without end), `seed` and `shuffle`; other options are those of a DataLoader. A
+        dataset that can only be read in order is passed as `Shards`. Samples are counted as tokens. Call it before you
+        enter the run; a peer that calls it later has no lease for its first round, and contributes nothing to that."""
+        kind = ShardBatches if isinstance(dataset, Shards) else Batches
+        return kind(self, dataset, batch_size, epochs, **options)
 
     # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -136,13 +138,16 @@ class Run(Rounds):
             self._group.join(self._state)
         try:
             self._guarded(lambda: self._meet(admit=False))
-            self._contents.attach(self.step_done)
+            self._attach()
             self._notice.watch(self._group.leave)
         except BaseException:
             self.leave()
             raise
         self._meter.start()
         return self
+
+    def _attach(self) -> None:
+        self._contents.attach(self.step_done)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -171,7 +176,8 @@ class Run(Rounds):
             raise UsageError("step_done: this run is not joined; enter it with `with`")
         self._inner += 1
         self._clock += 1
-        if any(flight.due <= self._clock for flight in self._flights) or self._inner >= self._offset(self._next):
+        due = any(flight.due <= self._clock for flight in self._flights)
+        if due or self._inner >= self._offset(self._next) or self._hurried():
             self._meter.stop()
             self._guarded(self._events)
             self._meter.start()

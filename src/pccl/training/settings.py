@@ -4,6 +4,7 @@ Owns the defaults and their reasons. Must not know tensors or peers.
 """
 
 import math
+from collections.abc import Iterable
 from typing import Any, Literal, TypedDict
 
 from msgspec import Struct, structs
@@ -21,6 +22,9 @@ ALIKE = 8
 
 NOTICE_S = 25.0
 """From SIGTERM to the end: clouds give 30 s or more before they take a spot machine away, and saving needs some."""
+
+BUCKET_BYTES = 25 << 20
+"""Of gradients: as in torch's own data parallelism. Long enough for the rate of a link, short enough to overlap."""
 
 Overlap = int | Literal["auto", "round"]
 
@@ -45,10 +49,26 @@ class Options(TypedDict, total=False):
     join: str
     warmup_steps: int
     notice_s: float
+    patience_s: float | None
+
+
+class ParallelOptions(TypedDict, total=False):
+    """The keyword arguments of `DataParallel`."""
+
+    quantize: str | None
+    feedback: bool | None
+    weigh: str
+    min_peers: int
+    buffers: str
+    clip: float | None
+    notice_s: float
+    bucket_bytes: int
+    accumulate: int
+    global_batch: int | None
 
 
 class Settings(Struct, frozen=True, kw_only=True):
-    """How a run trains. All but the last five must be equal on all peers."""
+    """How a run trains. All but the last seven must be equal on all peers."""
 
     sync_every: int = SYNC_EVERY
     """Steps between two rounds, called H."""
@@ -75,6 +95,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Buffers of the model: "mean" of all peers (integers: the largest), or "local"."""
     clip: float | None = None
     """A delta longer than this many times the median of the last round is shortened to that."""
+    bucket_bytes: int = 0
+    """Of `DataParallel`: gradients are reduced as soon as so many of them are there; 0 for deltas of rounds."""
+    global_batch: int | None = None
+    """Of `DataParallel`: samples of a step, divided among the peers that are here, however many they are."""
     min_peers: int = 1
     """Rounds begin, and go on, only with so many peers."""
     pace: str = "steps"
@@ -85,13 +109,28 @@ class Settings(Struct, frozen=True, kw_only=True):
     """With join="fresh": so many steps in which the learning rate rises to its value."""
     notice_s: float = NOTICE_S
     """After SIGTERM the round is finished if it ends within this time."""
+    patience_s: float | None = None
+    """When others have waited for this peer so long, it contributes what it has at the end of its next step. It learns
+    of them within two seconds. None: it makes all its steps."""
+    accumulate: int = 1
+    """Of `DataParallel`: backward passes of a step."""
 
     @classmethod
     def of(cls, name: str, options: Options) -> "Settings":
-        """Checked, with the defaults of the mode filled in. Raises `UsageError`."""
-        unknown = [key for key in options if key not in cls.__struct_fields__]
+        """Those of a run that makes rounds, with the defaults of the mode filled in. Raises `UsageError`."""
+        return cls._of(name, dict(options), Options.__annotations__)
+
+    @classmethod
+    def of_steps(cls, name: str, options: ParallelOptions) -> "Settings":
+        """Those of a run whose rounds are single steps. Raises `UsageError`."""
+        settings = cls._of(name, dict(options), ParallelOptions.__annotations__)
+        return structs.replace(settings, sync_every=1, bucket_bytes=settings.bucket_bytes or BUCKET_BYTES)
+
+    @classmethod
+    def _of(cls, name: str, options: dict[str, Any], known_names: Iterable[str]) -> "Settings":
+        unknown = [key for key in options if key not in known_names]
         if unknown:
-            known = ", ".join(cls.__struct_fields__)
+            known = ", ".join(known_names)
             raise UsageError(f"{name}: {unknown[0]} must be one of its settings ({known}); check the spelling")
         given: dict[str, Any] = {key: value for key, value in options.items() if key != "mix" or value is not None}
         settings = cls(**given)
@@ -128,14 +167,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     @property
     def shared(self) -> dict[str, str]:
         """What all peers must have alike, in words."""
-        own = ("pace", "join", "warmup_steps", "notice_s", "min_peers")
+        own = ("pace", "join", "warmup_steps", "notice_s", "patience_s", "min_peers", "accumulate")
         values = {name: getattr(self, name) for name in self.__struct_fields__ if name not in own}
         return {name: str(value) for name, value in values.items()}
 
     def _wrong(self) -> list[str]:
         found = [
             f"{name} must be at least {least}, got {value!r}"
-            for name, least in (("sync_every", 1), ("min_peers", 1), ("fragments", 1), ("warmup_steps", 0))
+            for name, least in _LEAST
             if not isinstance(value := getattr(self, name), int) or isinstance(value, bool) or value < least
         ]
         found += [
@@ -199,6 +238,14 @@ class Settings(Struct, frozen=True, kw_only=True):
         return abs(theta) < 1.0
 
 
+_LEAST = (
+    ("sync_every", 1),
+    ("min_peers", 1),
+    ("fragments", 1),
+    ("warmup_steps", 0),
+    ("bucket_bytes", 0),
+    ("accumulate", 1),
+)
 _WORDS = {
     "weigh": ("tokens", "steps", "equal"),
     "buffers": ("mean", "local"),
@@ -211,6 +258,8 @@ _RANGES = (
     ("mix", 0.0, 1.0),
     ("clip", 0.0, 1e9),
     ("notice_s", 0.0, 86400.0),
+    ("global_batch", 1, 1 << 40),
+    ("patience_s", 0.0, 86400.0),
 )
 
 

@@ -1,8 +1,8 @@
 """Messages to bytes and back.
 
-Owns the encoding (MessagePack: a map of field names, the struct's name under "type") and the promise that decoding
-raises `WireError` and nothing else, whatever the bytes. What a message may hold is stated once, in `core.messages`;
-this module must not know any message by name.
+Owns the encoding (MessagePack: a map of field names, the struct's name under "type") and two promises: decoding raises
+`WireError` and nothing else, whatever the bytes, and every text in what it returns is printable. What a message may
+hold is stated once, in `core.messages`; this module must not know any message by name.
 
 Fields that a struct does not have are skipped, not refused. Both ends have the same version, so an honest sender has
 them only when a release added an optional field without a new version, and that is worth allowing: peers of two
@@ -10,15 +10,17 @@ releases can then train together. A hostile sender gains nothing: what is skippe
 the frame's limit bounds the time.
 """
 
-from typing import TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from msgspec import DecodeError, ValidationError
+from msgspec.inspect import type_info
 from msgspec.msgpack import Decoder, Encoder
 
 from pccl.core.messages.lanes import Between
 from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import ToPeer
+from pccl.wire.cleaning import cleaner_of
 from pccl.wire.framing import WireError
 
 _ERROR_TEXT_MAX = 200
@@ -26,11 +28,24 @@ _ERROR_TEXT_MAX = 200
 
 _Message = TypeVar("_Message")
 
+
+class _Reader(Generic[_Message]):
+    """Reads the messages of one direction."""
+
+    def __init__(self, messages: Any) -> None:
+        self._decoder: Decoder[_Message] = Decoder(messages)
+        self._clean = cleaner_of(type_info(messages))
+
+    def read(self, body: bytes) -> _Message:
+        message = self._decoder.decode(body)
+        return message if self._clean is None else cast(_Message, self._clean(message))
+
+
 _encoder = Encoder()
-_to_master: Decoder[ToMaster] = Decoder(ToMaster)
-_to_peer: Decoder[ToPeer] = Decoder(ToPeer)
-_between: Decoder[Between] = Decoder(Between)
-_to_observer: Decoder[ToObserver] = Decoder(ToObserver)
+_to_master: _Reader[ToMaster] = _Reader(ToMaster)
+_to_peer: _Reader[ToPeer] = _Reader(ToPeer)
+_between: _Reader[Between] = _Reader(Between)
+_to_observer: _Reader[ToObserver] = _Reader(ToObserver)
 
 
 def encode(message: ToMaster | ToPeer | ToObserver | Between) -> bytes:
@@ -59,9 +74,9 @@ def decode_to_observer(body: bytes) -> ToObserver:
     return _decode(_to_observer, body)
 
 
-def _decode(decoder: Decoder[_Message], body: bytes) -> _Message:
+def _decode(reader: _Reader[_Message], body: bytes) -> _Message:
     try:
-        return decoder.decode(body)
+        return reader.read(body)
     except ValidationError as error:
         raise WireError(_without_payload(str(error))) from None
     except DecodeError as error:

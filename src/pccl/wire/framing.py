@@ -66,10 +66,14 @@ class Purpose(IntEnum):
 
     CONTROL = 1
     LANE = 2
+    CONTROL_TLS = 3
+    """Behind the preambles: a knock, then TLS."""
     SECURE_LANE = 4
     """Behind the preamble comes a knock, then TLS (`net/proving.py`)."""
     PROVED_LANE = 5
     """Behind the preamble comes a knock, then a proved hello; the bytes of the lane are plain."""
+    REFUSAL = 6
+    """Only from a listener: what follows are words, and then the end."""
 
 
 class WireError(Exception):
@@ -123,10 +127,10 @@ def _looks_like(data: bytes) -> str:
 
 
 def refusal(reason: str) -> bytes:
-    """What a listener sends to an end of another version before it closes: its own preamble and the reason in words."""
+    """What a listener sends to an end that it cannot serve before it closes: its own preamble and the reason in words.
+    To an end of another version the purpose means nothing: it stops at the version."""
     text = reason.encode("utf-8", errors="replace")[:REFUSAL_TEXT_MAX]
-    # The purpose means nothing to its reader, who stops at the version.
-    return preamble(Purpose.CONTROL) + frame(text)
+    return preamble(Purpose.REFUSAL) + frame(text)
 
 
 def parse_refusal(body: bytes) -> str:
@@ -154,7 +158,8 @@ class FrameReader:
     """Cuts bytes that arrive in any portions into frames.
 
     Keeps nothing but the one frame that is incomplete, in memory that grows with what has arrived, not with what was
-    announced. After a `WireError` the place of the next frame is unknown: the reader is of no more use and says so."""
+    announced, and what a caller that takes few frames at a time has left. After a `WireError` the place of the next
+    frame is unknown: the reader is of no more use and says so."""
 
     def __init__(self, limit: int, then: int | None = None) -> None:
         self.limit = limit
@@ -165,22 +170,34 @@ class FrameReader:
         self._body = bytearray()
         self._length: int | None = None
         self._error: str | None = None
+        self._left = b""
 
     @property
     def buffered(self) -> int:
         """Bytes of the incomplete frame, length prefix included; not 0 at the end of a connection means it was cut."""
         return len(self._header) + len(self._body)
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The bodies of the frames that `data` completes, in order.
+    @property
+    def left(self) -> int:
+        """Bytes that have come and were not looked at."""
+        return len(self._left)
+
+    def feed(self, data: bytes, most: int | None = None) -> list[bytes]:
+        """The bodies of the frames that `data` completes, in order; with `most`, the first so many, and the others in
+        the next calls.
 
         A wrong frame takes the ones before it in the same `data` with it: its sender is not worth hearing out."""
         if self._error is not None:
             raise WireError(self._error)
         frames: list[bytes] = []
         position = 0
+        if self._left:
+            data, self._left = self._left + data, b""
         with memoryview(data) as view:
             while True:
+                if len(frames) == most:
+                    self._left = bytes(view[position:])
+                    return frames
                 position = self._take_header(view, position)
                 if self._length is None:
                     return frames

@@ -1,6 +1,6 @@
 """Onlookers, one for each rule that must hold whatever happens. They see messages and effects, never a core's state."""
 
-from tests.simulation.checkers.ballots import AllVotes, NoSilentWait
+from tests.simulation.checkers.ballots import AllVotes, AwaitedPeersKnow, NoSilentWait
 from tests.simulation.checkers.base import Audience, Checker
 from tests.simulation.checkers.calls import AnsweredOnce, BoundedWaits, NoFalseBlame, Withdrawals
 from tests.simulation.checkers.lanes import HonestLinks, LinksComeAbout, OneOwner
@@ -9,6 +9,7 @@ from tests.simulation.checkers.names import SentencesHaveNames
 from tests.simulation.checkers.observers import ObserversStayOutside
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
 from tests.simulation.checkers.recovery import KicksAreJust, NoGaps, OneLog
+from tests.simulation.checkers.rights import OnlyOperatorsKick, VotesAreLimited
 from tests.simulation.checkers.rings import FreshSizes, OneRing
 from tests.simulation.checkers.states import HighestWins, OneState, OneStrategy, SourcesHold
 
@@ -37,8 +38,11 @@ ALL: tuple[type[Checker], ...] = (
     VisitorsStayOutside,
     AllVotes,
     NoSilentWait,
+    AwaitedPeersKnow,
     SentencesHaveNames,
     ObserversStayOutside,
+    OnlyOperatorsKick,
+    VotesAreLimited,
 )
 
 NAMES = (

@@ -1,9 +1,15 @@
 """Nothing is decided without the votes of all that are asked, nor waited for without a reason."""
 
-from pccl.core.messages.to_peer import PendingAnswer, Start, ToPeer, TopologyUpdated
-from pccl.types import PeerId
+from math import inf
+from typing import TYPE_CHECKING
+
+from pccl.core.messages.to_peer import Awaited, PendingAnswer, Start, ToPeer, TopologyUpdated
+from pccl.types import PeerId, tag_name
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
+
+if TYPE_CHECKING:
+    from tests.simulation.theatre import Theatre
 
 PATIENCE_S = 5.0
 """A wait this long must have a reason that names somebody."""
@@ -37,6 +43,43 @@ class AllVotes(Checker):
 
     def master_handles(self, event: object) -> None:
         self._answered = []
+
+
+class AwaitedPeersKnow(Checker):
+    """A peer for whose vote others wait is told so, and no other peer is."""
+
+    name = "awaited peers know"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._told: dict[tuple[int, PeerId], float] = {}
+        """By master and peer: when last."""
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        if not isinstance(message, Awaited):
+            return
+        self._told[self.theatre.master.number, known.peer] = self.theatre.scheduler.now
+        if message.call in map(tag_name, known.initiated):
+            raise self.fail(f"{known.peer[:8]} has voted for {message.call}, and is told that others wait for it there")
+        others = [each for each in self.ledger.known.values() if each is not known]
+        if not any(each.waits for each in others):
+            raise self.fail(f"{known.peer[:8]} is told that others wait in {message.call}, and none does")
+
+    def sampled(self) -> None:
+        """A vote that has been missing for long."""
+        master, now = self.theatre.master, self.theatre.scheduler.now
+        if master.gone or master.frozen:
+            return
+        for known in self.ledger.known.values():
+            host = self.theatre.host_of(known)
+            if host is None or host.harms or known.tells or host.waiting_s() <= PATIENCE_S:
+                continue
+            for tag in known.initiated.keys() - {attempt.tag for attempt in self.ledger.running.values()}:
+                group = [each for each in self.ledger.electorate() if each.group == known.group]
+                for each in group:
+                    told = self._told.get((master.number, each.peer), -inf)
+                    if tag not in each.initiated and not each.away and now - told > PATIENCE_S:
+                        raise self.fail(f"{each.peer[:8]} is not told that {known.peer[:8]} waits for it in tag {tag}")
 
 
 class NoSilentWait(Checker):

@@ -131,7 +131,7 @@ class NoFalseBlame(Checker):
         alone = "no peer offers" in answer.reason  # the last of a group that only wants to receive, or can do no other
         if alone and host.torn:
             return
-        forced = self.theatre.plan.hostile or self.ledger.missed_a_life
+        forced = self.theatre.plan.enemies or self.ledger.missed_a_life
         mismatched_by_force = forced and answer.kind is FailureKind.MISMATCH
         if not self.theatre.plan.strays and not mismatched_by_force:
             raise self.fail(f"{host.name} is blamed although everybody keeps in step: {answer.reason}")

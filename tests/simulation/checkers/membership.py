@@ -29,6 +29,8 @@ class NoInnocentLost(Checker):
         host = self.theatre.host_of(known)
         if not isinstance(message, Kick) or host is None or host.harms:
             return
+        if message.kind is KickKind.VOTELESS:
+            return  # A person took its time, and there is a limit on that: see `VotesAreLimited`.
         if self.theatre.given_up(known):
             return  # Nobody hears it: the master stood still, and reads only now that the peer has dialled again.
         if self.theatre.conspiracy and message.kind is KickKind.OTHER_RUN:
@@ -71,9 +73,14 @@ class NoInnocentLost(Checker):
     def _hostile_rival(self, known: Known, named: set[PeerId]) -> bool:
         """Whether it lost its place to a hostile peer, of which the master cannot know which of the two lies.
 
-        That may happen among candidates and among accepted peers, but no accepted peer gives way to a candidate."""
+        That may happen among candidates. No accepted peer gives way to a candidate, nor to one that is accepted and
+        hostile, unless the operator wants one of the two to go, or there are several of these."""
         rivals = [each for each in self.ledger.known.values() if each.peer in named and self._hostile(each)]
-        return any(known.topology is None or rival.topology is not None for rival in rivals)
+        if known.topology is None:
+            return bool(rivals)
+        accomplices = [each for each in self.ledger.accepted() if each.group == known.group and self._hostile(each)]
+        undecided = bool(self.theatre.plan.master_limits.undecided_s) or len(accomplices) > 1
+        return undecided and any(rival.topology is not None for rival in rivals)
 
     def _hostile(self, known: Known) -> bool:
         host = self.theatre.host_of(known)

@@ -74,6 +74,11 @@ class RightSum(Checker):
 
     name = "right sum"
 
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._results: dict[int, int | None] = {}
+        """What the first caller got, by attempt."""
+
     def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
         if not isinstance(answer, Committed):
             return
@@ -81,7 +86,10 @@ class RightSum(Checker):
         if part is None or not part.succeeded:
             raise self.fail(f"{host.name} commits attempt {answer.attempt} without having finished its run")
         expected = self.theatre.plane.expected_sum(answer.attempt, answer.ring)
-        if part.result != expected:
+        if self._results.setdefault(answer.attempt, part.result) != part.result:
+            raise self.fail(f"{host.name} got {part.result} from attempt {answer.attempt}, others got something else")
+        # One alone that has a wrong result, because all others were lost, cannot know.
+        if part.result != expected and not part.spoilt:
             raise self.fail(
                 f"{host.name} got {part.result} from attempt {answer.attempt}, the ring's sum is {expected}"
             )

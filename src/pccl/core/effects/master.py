@@ -6,6 +6,7 @@ from pccl.core.effects.both import Note, Tick
 from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import ToPeer
+from pccl.core.rights import Rights
 
 
 class Received(Struct, frozen=True):
@@ -19,6 +20,8 @@ class Received(Struct, frozen=True):
     """The address that this connection comes from, for peers that announce none."""
     unix_s: float = 0.0
     """The clock of this machine, for observers that compare theirs."""
+    rights: Rights = Rights.ALL
+    """What its sender has proved that it may do."""
 
 
 class Closed(Struct, frozen=True):
@@ -26,6 +29,13 @@ class Closed(Struct, frozen=True):
 
     connection: int
     cause: str
+
+
+class Exceeded(Struct, frozen=True):
+    """A control connection sent more than it may for so long that it is an offence; a last message of it is dropped."""
+
+    connection: int
+    how: str
 
 
 class DialledBack(Struct, frozen=True):
@@ -38,7 +48,7 @@ class DialledBack(Struct, frozen=True):
     seconds: float
 
 
-MasterEvent = Received | Closed | DialledBack | Tick
+MasterEvent = Received | Closed | Exceeded | DialledBack | Tick
 
 
 class Send(Struct, frozen=True):

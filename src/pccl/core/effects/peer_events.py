@@ -126,6 +126,8 @@ class AttemptEnded(Struct, frozen=True):
     cause: str
     broken: tuple[tuple[int, int], ...] = ()
     """(link, lane) of lanes that did not end on a segment boundary: they are closed already."""
+    digest: bytes = b""
+    """Of the result; empty without one, or where peers have different ones by design."""
 
 
 class TransferEnded(Struct, frozen=True):

@@ -4,7 +4,7 @@ peers that cannot reach each other.
 Owns the topology ballot and the trial. A trial changes nothing that is committed: candidates get their place only when
 every link of the new rings stands at both ends, and a peer that dies or cannot be reached is simply not part of
 the next try. Accepted peers have done nothing wrong by being unable to reach one another: a ring is built around such
-a pair where the group is large enough, and only a pair that cannot be separated costs the younger its place.
+a pair where the group is large enough, and only of a pair that cannot be separated may one lose its place.
 
 Rules: docs/protocol.md, "Admission".
 """
@@ -15,7 +15,7 @@ from math import inf
 from pccl.core.effects.both import Note
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S
-from pccl.core.master.link import Link
+from pccl.core.master.link import UNDECIDED, Link
 from pccl.core.master.links import Links
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.roster import Member, MemberStage
@@ -227,14 +227,23 @@ class Admission(Part):
         return recent and answered and all(end.pulse.slow_at < link.failed_since for end in excused)
 
     def _judge_pair(self, link: Link, now: float) -> bool:
-        """Build a ring around the pair; where there is none, be patient for as long as with a silent peer."""
+        """Build a ring around the pair; where there is none, be patient for as long as with a silent peer. Then the end
+        goes that has such trouble with more peers than the other has. If both have with as many, either may lie: both
+        stay, and the pair is named."""
         if self._go_around(link, now):
             return True
-        if now - link.wanted_at > self._limits.silence_s:
-            younger = self._roster.younger(link.ends)
-            self._door.expel(younger, Kick(KickKind.UNREACHABLE, _unreachable(link)), now)
-            return True
-        return False
+        tried_s, limits = now - link.wanted_at, self._limits
+        if tried_s <= limits.silence_s:
+            return False
+        suspect = self.links.suspect(link.ends)
+        if suspect is None and 0 < limits.undecided_s < tried_s:
+            suspect = self._roster.younger(link.ends).peer
+        if suspect is not None:
+            self._door.expel(self._roster.known(suspect), Kick(KickKind.UNREACHABLE, _unreachable(link)), now)
+        elif not link.undecided:
+            link.undecided = True
+            self._outbox.note(Note(f"{_unreachable(link)}. {UNDECIDED}", "undecided", warns=True))
+        return suspect is not None
 
     def _go_around(self, link: Link, now: float) -> bool:
         """Rearrange ring and trial so that this pair are no neighbours. False if that cannot be done."""

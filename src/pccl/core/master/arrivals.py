@@ -15,6 +15,7 @@ from pccl.core.master.roster import Member
 from pccl.core.master.visits import VISITORS_MAX, Visits
 from pccl.core.messages.to_master import First, Join, Resume
 from pccl.core.messages.to_peer import Kick
+from pccl.core.rights import Rights
 from pccl.types import PeerId, count_peers, short
 
 GONE_MAX = 64
@@ -42,6 +43,10 @@ class Arrivals(Part):
         if not isinstance(first, First) or self._outdated(first):
             self._outbox.close(event.connection)
             return
+        if Rights.JOIN not in event.rights:
+            reason = "this connection may not join: its token is for observing or operating; use one of the role peer"
+            self._outbox.kick(event.connection, Kick(KickKind.NO_RIGHT, reason))
+            return
         if self._roster.member(first.me.peer) is None:
             # It may be refused, and then the sentence has its name.
             self._roster.names.learn(first.me.peer, first.me.label.name)
@@ -50,6 +55,9 @@ class Arrivals(Part):
             self._join(first, event, now)
         elif not self._away.take_back(first, event.connection, now):
             self._resume(first, event, now)
+        member = self._roster.find(event.connection)
+        if member is not None:
+            member.rights = event.rights
 
     def _outdated(self, first: First) -> bool:
         """It was sent on a connection that its peer has given up since, and arrives after that of a newer one."""

@@ -45,6 +45,8 @@ class Collective(Staged[CollectiveStage]):
         self.ring: tuple[PeerId, ...] = ()
         """Participants of the attempt."""
         self.unreported: dict[PeerId, None] = {}
+        self.digests: dict[PeerId, bytes] = {}
+        """Of the results of those that are done."""
         self.lost: list[PeerId] = []
         self.reason = ""
 

@@ -2,15 +2,16 @@
 
 A group has one collective for each tag at a time. It starts when every member of the group has voted for it with the
 same parameters, the group's ring stands, and lanes are free; then each participant reports exactly once, done or
-failed. The outcome is committed if every participant that lives reported done, and aborted otherwise; an aborted one is
-sent only when the group has been rewired, so that its callers can call again at once. Nothing here knows how links are
-made or peers admitted.
+failed. The outcome is committed if every participant that lives reported done and all have the same result, and aborted
+otherwise; an aborted one is sent only when the group has been rewired, so that its callers can call again at once.
+Nothing here knows how links are made or peers admitted.
 
 Rules: docs/protocol.md, "Collectives".
 """
 
 from collections.abc import Iterator
 
+from pccl.core.effects.both import Note
 from pccl.core.fields import CollectiveSpec
 from pccl.core.master import rounds
 from pccl.core.master.collective import Collective, CollectiveStage
@@ -20,9 +21,9 @@ from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.recovery.restored import RestoredAttempt
 from pccl.core.master.roster import Member
 from pccl.core.master.rounds import Round
-from pccl.core.messages.to_master import Initiate
+from pccl.core.messages.to_master import Done, Failed, Initiate
 from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start
-from pccl.core.rules.agreement import disagreement, rootless
+from pccl.core.rules.agreement import different_results, disagreement, rootless
 from pccl.core.rules.ballot import Ballot
 from pccl.core.rules.schedule import lane_share, segment_bytes
 from pccl.core.text import Violation, clip
@@ -112,7 +113,7 @@ class Collectives(Part):
         )
         collective.attempt, collective.lanes = restored.attempt, restored.lanes
         collective.ring, collective.lost = (*voters, *restored.lost), list(restored.lost)
-        collective.unreported = dict.fromkeys(restored.unreported)
+        collective.unreported, collective.digests = dict.fromkeys(restored.unreported), dict(restored.digests)
         for peer, spec in restored.votes.items():
             collective.ballot.cast(peer, spec, now)
         self._collectives.setdefault(collective.group, {})[collective.tag] = collective
@@ -123,14 +124,17 @@ class Collectives(Part):
         else:
             self._check_reports(collective, now)
 
-    def report(self, member: Member, tag: int, attempt: int, cause: str | None, now: float) -> None:
-        """A participant has finished its part (`cause` is None) or failed at it."""
-        collective = self._collectives.get(member.group, {}).get(tag)
-        if collective is None or collective.attempt != attempt or member.peer not in collective.unreported:
-            raise Violation(f"reported on tag {tag} attempt {attempt}, in which it has no part left")
+    def report(self, member: Member, report: Done | Failed, now: float) -> None:
+        """A participant has finished its part or failed at it."""
+        collective = self._collectives.get(member.group, {}).get(report.tag)
+        if collective is None or collective.attempt != report.attempt or member.peer not in collective.unreported:
+            raise Violation(f"reported on tag {report.tag} attempt {report.attempt}, in which it has no part left")
         del collective.unreported[member.peer]
-        if cause is not None and collective.stage is CollectiveStage.RUNNING:
-            self._abort(collective, f"failed at {short(member.peer)}: {cause}", now)
+        if isinstance(report, Done):
+            collective.digests[member.peer] = report.digest
+            self._check_reports(collective, now)
+        elif collective.stage is CollectiveStage.RUNNING:
+            self._abort(collective, f"failed at {short(member.peer)}: {report.cause}", now)
         else:
             self._check_reports(collective, now)
 
@@ -159,6 +163,7 @@ class Collectives(Part):
     def _lose_participant(self, collective: Collective, gone: Departure) -> None:
         collective.lost.append(gone.peer)
         collective.unreported.pop(gone.peer, None)
+        collective.digests.pop(gone.peer, None)
         if len(collective.lost) == len(collective.ring):
             self._end(collective, gone.now)  # The next members of the group must find the tag free.
         elif collective.stage is CollectiveStage.RUNNING and collective.unreported:
@@ -270,6 +275,11 @@ class Collectives(Part):
         if collective.unreported:
             return
         if collective.stage is CollectiveStage.RUNNING:
+            difference = different_results(collective.digests)
+            if difference:
+                self._outbox.note(Note(f"{collective.ballot.question}: {difference}", "results differ", warns=True))
+                self._abort(collective, difference, now)
+                return
             self._send_outcome(collective, True, now)
         elif collective.stage is CollectiveStage.ABORTING:
             collective.become(CollectiveStage.STOPPED, now)

@@ -10,6 +10,9 @@ from pccl.core.rules.ring import Pair
 from pccl.core.staged import Stage, Staged
 from pccl.types import PeerId, short
 
+UNDECIDED = "Which of the two is at fault cannot be told: put one out with `pccl kick`"
+"""What the operator reads of such a link."""
+
 
 class LinkStage(Stage):
     """Where a link is in its life."""
@@ -48,6 +51,8 @@ class Link(Staged[LinkStage]):
         """When the first of its last two tries began."""
         self.failed_since, self.failed_at = now, 0.0
         """From when until when it was last tried without success, from both ends."""
+        self.undecided = False
+        """It was tried for long, no ring goes around it, and nothing tells which end is at fault."""
 
     def become(self, stage: LinkStage, now: float, deadline: float = inf) -> None:
         """Enter a stage, until a deadline if it has one."""
@@ -71,4 +76,5 @@ class Link(Staged[LinkStage]):
     def explain(self) -> str:
         """What is known about it, for a sentence."""
         causes = "; ".join(f"{short(peer)} dialled: {cause}" for peer, cause in self.causes.items())
-        return f"the link {short(self.ends[0])}–{short(self.ends[1])}: {causes or f'no word yet from {self.absent}'}"
+        told = f"the link {short(self.ends[0])}–{short(self.ends[1])}: {causes or f'no word yet from {self.absent}'}"
+        return f"{told}. {UNDECIDED}" if self.undecided else told

@@ -150,6 +150,7 @@ class Links(Part):
         link.round_trip_s = max(link.round_trip_s, round_trip_us / 1e6)
         if len(link.up) == 2:
             link.become(LinkStage.STANDING, now)
+            link.undecided = False
             del self._timed[link.ends]
             self._failing.pop(link.ends, None)
             self._missing.get(link.group, {}).pop(link.ends, None)
@@ -273,6 +274,13 @@ class Links(Part):
         """The peers at the other ends of the links of this peer that stand."""
         links = self._ends.get(peer, {}).values()
         return [link.other(peer) for link in links if link.stage is LinkStage.STANDING]
+
+    def suspect(self, ends: Pair) -> PeerId | None:
+        """Of two that cannot reach each other, the one that has such links with more peers; None if they have as many.
+        A peer that denies its links has trouble with all others, each of which has with it alone."""
+        bad = dict.fromkeys((*self._failing, *self.avoided, ends))
+        one, other = (sum(peer in pair for pair in bad) for peer in ends)
+        return None if one == other else ends[0] if one > other else ends[1]
 
     def avoid(self, ends: Pair, now: float) -> None:
         """Build rings around this pair for a while."""

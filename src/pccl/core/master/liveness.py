@@ -1,4 +1,5 @@
-"""Which peers are silent while others wait: pings, and the verdict on peers that answer nothing.
+"""Which peers are silent while others wait: pings, and the verdict on peers that answer nothing; where there is a limit
+on it, also on peers that answer and do not vote.
 
 A busy trainer is not silent: its control thread answers pings while the GPU works. Silence counts only from the moment
 another peer began to wait for it, and only while one does; a stopped peer that no other needs hurts none. Does not
@@ -7,11 +8,11 @@ know what is waited for.
 Rules: docs/protocol.md, "Liveness".
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from pccl.core.limits import PINGS_PER_LIMIT
-from pccl.core.master.part import Common, Part
-from pccl.core.master.roster import Member
+from pccl.core.master.part import Common, Part, Wait
+from pccl.core.master.roster import Member, MemberStage
 from pccl.types import PeerId
 
 
@@ -22,6 +23,8 @@ class Liveness(Part):
         super().__init__(common)
         self._waited_since: dict[PeerId, float] = {}
         self._pinged_at: dict[PeerId, float] = {}
+        self._unread_before = 0.0
+        """When the master last found that it had stood still."""
 
     def limit(self, member: Member) -> float:
         """How long this member may be silent while others wait for it, or at all if it is a visitor: no peer needs it,
@@ -40,9 +43,27 @@ class Liveness(Part):
         self._outbox.ping(due, now)
         return silent
 
+    def voteless(self, waits: Sequence[Wait], now: float) -> tuple[list[Member], str]:
+        """The members that have kept others waiting for too long, in the oldest such wait, and its call. None by whom
+        fewer wait than are missing: one peer must not get all others kicked by calling what they never call. And none
+        that itself waits for what no vote can bring, such as links. Others are looked at when these are out."""
+        limit_s = self._limits.vote_timeout_s
+        # One without a connection may be dead, and waits for no other; how long it is waited for is another question.
+        here = {peer: each for peer, each in self._roster.accepted.items() if each.stage is MemberStage.ACCEPTED}
+        busy = {peer for wait in waits if wait.works or not wait.missing for peer in wait.waiting}
+        for wait in sorted(waits, key=lambda wait: wait.since):
+            missing = [here[peer] for peer in wait.missing if peer in here]
+            voters = [here[peer] for peer in wait.waiting if peer in here and peer not in wait.missing]
+            due = 0 < limit_s < now - max(wait.since, self._unread_before) and not wait.works
+            late = [member for member in missing if member.peer not in busy]
+            if due and late and voters and _outweigh(voters, missing):
+                return late, wait.call
+        return [], ""
+
     def shift_deadlines(self, missed_s: float, now: float) -> None:
-        """The silence of every peer is counted from now on: answers may be unread."""
+        """The silence of every peer is counted from now on: answers, and votes, may be unread."""
         self._waited_since = dict.fromkeys(self._waited_since, now)
+        self._unread_before = now
 
     def _silence(self, member: Member, now: float) -> float:
         """For how long it owes us an answer. Its other messages do not count: it may send and not receive."""
@@ -53,3 +74,9 @@ class Liveness(Part):
     def interval_s(self) -> float:
         """How often `watch` must look for its limits to be kept to within a fifth."""
         return min(self._limits.silence_s, self._limits.candidate_silence_s) / PINGS_PER_LIMIT
+
+
+def _outweigh(these: list[Member], those: list[Member]) -> bool:
+    """More members, or as many with the eldest among them."""
+    eldest = min(each.seniority for each in these) < min(each.seniority for each in those)
+    return len(these) > len(those) or (len(these) == len(those) and eldest)

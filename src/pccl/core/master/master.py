@@ -11,7 +11,7 @@ and costs no other peer anything.
 from msgspec import structs
 
 from pccl.core.effects.both import Note, Tick
-from pccl.core.effects.master import Close, Closed, DialledBack, MasterEffect, MasterEvent, Received
+from pccl.core.effects.master import Close, Closed, DialledBack, Exceeded, MasterEffect, MasterEvent, Received
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S, MasterLimits
 from pccl.core.master.admission import Admission
@@ -21,6 +21,7 @@ from pccl.core.master.link import Link
 from pccl.core.master.links import LinkKeys, Links, no_keys
 from pccl.core.master.liveness import Liveness
 from pccl.core.master.observers import Observers
+from pccl.core.master.operators import Operators
 from pccl.core.master.outbox import Outbox
 from pccl.core.master.part import Common, Departure, Lead, Part
 from pccl.core.master.pending import Pending
@@ -33,7 +34,7 @@ from pccl.core.master.sync import Syncs
 from pccl.core.master.visits import Visits
 from pccl.core.master.waits import Waits
 from pccl.core.messages.both import Ping, Pong
-from pccl.core.messages.observers import AskProbe, AskStatus
+from pccl.core.messages.observers import AskProbe, AskStatus, KickPeer
 from pccl.core.messages.report import Correction, ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
@@ -84,6 +85,7 @@ class Master:
         self.gathering = Gathering(common, self.admission, self.away)
         self.arrivals = Arrivals(common, self.admission, self.visits, self.away, self.gathering)
         self.liveness = Liveness(common)
+        self.operators = Operators(common)
         self._parts: tuple[Part, ...] = (
             self.arrivals,
             self.gathering,
@@ -129,6 +131,8 @@ class Master:
                 member = self.roster.find(event.connection)
                 if member is not None:
                     self._disconnect(member, event.cause, now)
+            case Exceeded():
+                self._exceed(event, now)
             case Tick():
                 self._pass_time(now)
         self._concerns_one = False
@@ -151,13 +155,18 @@ class Master:
     def _is_observer(self, event: Received) -> bool:
         return isinstance(event.message, AskStatus | AskProbe) and self.roster.find(event.connection) is None
 
+    def is_member(self, connection: int) -> bool:
+        """True if this is the connection of an accepted peer."""
+        member = self.roster.find(connection)
+        return member is not None and member.peer in self.roster.accepted
+
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
         return self._deadline
 
     def explain(self) -> tuple[str, ...]:
         """What the run waits for, and on whom; empty when no peer waits."""
-        return tuple(self.outbox.spell(wait.sentence) for wait in self._waits.all())
+        return tuple(clip(self.outbox.spell(wait.sentence)) for wait in self._waits.all())
 
     def _disconnect(self, member: Member, cause: str, now: float) -> None:
         """A connection ended without a goodbye."""
@@ -167,12 +176,22 @@ class Master:
             self.outbox.close(member.connection)
             self.remove(Departure(member, f"its connection closed ({cause})", now))
 
+    def _exceed(self, event: Exceeded, now: float) -> None:
+        member = self.roster.find(event.connection)
+        if member is None:
+            self.outbox.close(event.connection)
+        else:
+            self.expel(member, Kick(KickKind.PROTOCOL, f"it broke the protocol: {event.how}"), now)
+
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _receive(self, event: Received, now: float) -> None:
         member = self.roster.find(event.connection)
         if member is None:
-            self.arrivals.greet(event, now)
+            if isinstance(event.message, KickPeer):
+                self.operators.kick(event, event.message, now)
+            else:
+                self.arrivals.greet(event, now)
             return
         member.session.receive(event.message)
         try:
@@ -203,7 +222,7 @@ class Master:
                 pass  # It was sent before our answer arrived; `LinkDown` follows.
             case Join() | Resume() | ReportPart():
                 raise Violation("joined twice on one connection")
-            case AskStatus() | AskProbe():
+            case AskStatus() | AskProbe() | KickPeer():
                 raise Violation("asked like an observer on the connection of a peer")
             case Fetch():
                 self.visits.fetch(member, now)
@@ -241,10 +260,8 @@ class Master:
                 self.syncs.vote(member, message, now)
             case SyncEnded(attempt=attempt, cause=cause):
                 self.syncs.report(member, attempt, cause)
-            case Done(tag=tag, attempt=attempt):
-                self.collectives.report(member, tag, attempt, None, now)
-            case Failed(tag=tag, attempt=attempt, cause=cause):
-                self.collectives.report(member, tag, attempt, cause, now)
+            case Done() | Failed():
+                self.collectives.report(member, message, now)
 
     def _withdraw(self, member: Member, tags: tuple[int, ...], now: float) -> None:
         """Take votes back. If one of them has started or been answered meanwhile, all go on: the peer receives that."""
@@ -371,18 +388,23 @@ class Master:
             self._watch_at = None
 
     def _pass_time(self, now: float) -> None:
+        watches = self._watch_at is not None and self._watch_at <= now
+        voteless, call = self.liveness.voteless(self._waits.all(), now) if watches else ([], "")
         for link in self.links.pass_time(now):
             self._stop_attempts(link, link.explain(), now)
         for member in self.visits.overdue(now):
             reason = f"it visits and asked for nothing within {self.limits.link_timeout_s:g} s"
             self.expel(member, Kick(KickKind.IDLE, reason), now)
-        if self._watch_at is not None and self._watch_at <= now:
+        if watches:
             waited = dict.fromkeys(peer for part in self._parts for peer in part.waited_for())
             for member in self.liveness.watch(waited, now):
                 visits = member.peer in self.roster.visitors
                 reason = f"it answered nothing for {self.liveness.limit(member):g} s"
                 kick = Kick(KickKind.SILENT, reason if visits else f"{reason} while others waited for it")
                 self.expel(member, kick, now)
+        for member in [each for each in voteless if self.roster.accepted.get(each.peer) is each]:
+            reason = f"others waited for it in {call} for {self.limits.vote_timeout_s:g} s (vote_timeout_s)"
+            self.expel(member, Kick(KickKind.VOTELESS, reason), now)
 
     def _watch(self, now: float) -> None:
         """Look again in a while if a peer waits; explain waits that have lasted long."""

@@ -16,6 +16,7 @@ from pccl.core.master.roster import Member, Roster
 from pccl.core.master.waits import Waits
 from pccl.core.messages.observers import AskProbe, AskStatus, Probed
 from pccl.core.messages.to_peer import Kick
+from pccl.core.rights import Rights
 from pccl.core.status import (
     CAUSE_MAX,
     EVENTS_KEPT,
@@ -56,12 +57,15 @@ class Observers:
     def answer(self, event: Received, now: float) -> list[MasterEffect]:
         """One message of a connection that is no peer's."""
         connection, asked = event.connection, event.message
+        if Rights.OBSERVE not in event.rights:
+            reason = "this connection may not observe: its token is for something else; use one of the role observer"
+            return [Send((connection,), Kick(KickKind.NO_RIGHT, reason)), Close(connection)]
         match asked:
             case AskStatus():
                 return [Send((connection,), self.status(event, now)), Close(connection)]
-            case AskProbe(host=host, port=port, nonce=nonce) if self._dials < DIALS_MAX:
+            case AskProbe(port=port, nonce=nonce) if self._dials < DIALS_MAX:
                 self._dials += 1
-                return [DialBack(connection, host or event.host, port, nonce, DIAL_TIMEOUT_S)]
+                return [DialBack(connection, event.host, port, nonce, DIAL_TIMEOUT_S)]
         reason = f"the master dials {self._dials} others already; ask again in {DIAL_TIMEOUT_S:g} s"
         return [Send((connection,), Kick(KickKind.FULL, reason)), Close(connection)]
 

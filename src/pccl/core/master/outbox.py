@@ -9,6 +9,7 @@ from pccl.core.effects.both import Note
 from pccl.core.effects.master import Close, MasterEffect, Send
 from pccl.core.master.roster import Roster
 from pccl.core.messages.both import Ping
+from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_peer import Kick, ToPeer
 from pccl.core.status import EVENTS_KEPT
 from pccl.core.text import NAMES_MAX, clip
@@ -54,6 +55,11 @@ class Outbox:
     def kick(self, connection: int, kick: Kick) -> None:
         """Close a connection, and send first why."""
         self._effects.append(Send((connection,), Kick(kick.kind, clip(self.spell(kick.reason)))))
+        self.close(connection)
+
+    def answer(self, connection: int, message: ToObserver) -> None:
+        """Send this to a connection that is no peer's, and close it."""
+        self._effects.append(Send((connection,), message))
         self.close(connection)
 
     def repeat(self, connection: int, messages: Iterable[ToPeer]) -> None:

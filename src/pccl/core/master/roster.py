@@ -14,6 +14,7 @@ from pccl.core.master.recovery.restored import Restored
 from pccl.core.messages.to_master import First
 from pccl.core.messages.to_peer import ToPeer, Topology
 from pccl.core.names import Names
+from pccl.core.rights import Rights
 from pccl.core.rules.ring import Pair
 from pccl.core.session import Session
 from pccl.core.staged import Stage, Staged
@@ -42,6 +43,8 @@ class Member(Staged[MemberStage]):
     def __init__(self, first: First, connection: int, seen_host: str, now: float) -> None:
         super().__init__(MemberStage.NEW)
         me = first.me
+        self.rights = Rights.NONE
+        """Of its present connection."""
         self.peer = me.peer
         self.group = me.group
         self.connection = connection
@@ -100,6 +103,11 @@ class Roster:
         return (
             self.accepted.get(peer) or self.candidates.get(peer) or self.visitors.get(peer) or self.returning.get(peer)
         )
+
+    def everybody(self) -> list[Member]:
+        """All that are here, as whatever."""
+        kinds = (self.accepted, self.candidates, self.visitors, self.returning)
+        return [member for kind in kinds for member in kind.values()]
 
     def kind(self, peer: PeerId) -> str:
         """What to call a peer that is not accepted."""

@@ -12,7 +12,7 @@ from pccl.core.limits import MasterLimits
 from pccl.core.master.collective import Collective
 from pccl.core.master.outbox import Outbox
 from pccl.core.master.part import Part, Wait
-from pccl.core.messages.to_peer import Waiting
+from pccl.core.messages.to_peer import Awaited, Waiting
 from pccl.core.reminders import times_again
 from pccl.core.text import NAMES_MAX, clip
 from pccl.types import PeerId, short
@@ -66,6 +66,7 @@ class Waits:
             self.outbox.note(Note(f"{call}: the wait is over", "wait over"))
         self._noted, self._calls = noted, calls
         self._send_waiting(waits, now)
+        self._send_awaited(now)
 
     def _aged(self, wait: Wait, now: float) -> str:
         """Its sentence; if it is sent again, with its age and its bound."""
@@ -89,3 +90,11 @@ class Waits:
         for sentence, peers in changed.items():
             self.outbox.send(peers, Waiting(clip(sentence)))
         self._sent = state
+
+    def _send_awaited(self, now: float) -> None:
+        """To the peers whose calls are waited for, again and again, also about short waits: they compute, and can
+        decide to be brief. What they know is about the moment, and gone with the next call or roster."""
+        waits = sorted((wait for wait in self.all() if wait.call), key=lambda each: -each.since)
+        oldest = {peer: wait for wait in waits for peer in wait.missing if peer not in wait.waiting}
+        for peer, wait in oldest.items():
+            self.outbox.send((peer,), Awaited(clip(wait.call), int(1000 * (now - wait.since))))

@@ -1,11 +1,11 @@
-"""What an observer asks of a master, and the answers. An observer is no peer: it asks once on a connection, and no
-decision follows from it."""
+"""What observers and operators ask of a master, and the answers. Neither is a peer: each asks once on a connection, and
+from what an observer asks no decision follows."""
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import Host, Port, Text
+from pccl.core.fields import Id, PeerName, Port, Text
 from pccl.core.messages.to_peer import Kick
 from pccl.core.status import Status
 
@@ -15,14 +15,29 @@ class AskStatus(Struct, frozen=True, tag=True):
 
 
 class AskProbe(Struct, frozen=True, tag=True):
-    """Can others dial me? Dial this address as a neighbour would. First and only message of a connection; answered with
-    `Probed`."""
+    """Can others dial me? Dial this port of the address that you see me come from, as a neighbour would. First and only
+    message of a connection; answered with `Probed`. There is no other address in it: any program may ask, and the
+    master shall not dial strangers for it."""
 
-    host: Host
-    """Empty: where you see me come from."""
     port: Port
     nonce: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z]+\Z")]
     """Sent to the program that answers there, so that I can tell your dial from that of a stranger."""
+
+
+class KickPeer(Struct, frozen=True, tag=True):
+    """Put this peer out. First and only message of a connection that may operate; answered with `PeerKicked`."""
+
+    peer: Annotated[str, Meta(min_length=1, max_length=64)]
+    """Its id, its name, or how its id begins."""
+    reason: Annotated[str, Meta(max_length=512)] = ""
+    """What it and the others are told; a person writes one or two sentences."""
+
+
+class PeerKicked(Struct, frozen=True, tag=True):
+    """It is out."""
+
+    peer: Id
+    name: PeerName
 
 
 class Probed(Struct, frozen=True, tag=True):
@@ -35,4 +50,4 @@ class Probed(Struct, frozen=True, tag=True):
     seconds: float
 
 
-ToObserver = Status | Probed | Kick
+ToObserver = Status | Probed | PeerKicked | Kick

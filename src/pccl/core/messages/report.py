@@ -8,7 +8,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import CollectiveSpec, Count, Digest, Id, Lane, Number, Tag
+from pccl.core.fields import CollectiveSpec, Count, Digest, Id, Lane, Number, ResultDigest, Tag
 
 REPORT_RING, REPORT_LINKS, REPORT_ATTEMPTS, REPORT_OUTCOMES = 256, 16, 4, 512
 """Entries of each kind in one `ReportPart`: 17, 6, 26 and twice 5 KiB when all that can be long is."""
@@ -38,6 +38,8 @@ class AttemptReport(Struct, frozen=True):
     """My part has ended ..."""
     cause: Annotated[str, Meta(max_length=256)] = ""
     """... and why without a result."""
+    digest: ResultDigest = b""
+    """As in `Done`."""
     lost: Annotated[tuple[Id, ...], Meta(max_length=32)] = ()
     """Those who took part and are in my ring no more; the first few of them."""
 

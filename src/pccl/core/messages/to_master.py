@@ -4,9 +4,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import CollectiveSpec, Count, Digest, Identity, Name, Number, Run, Tag, Text
+from pccl.core.fields import CollectiveSpec, Count, Digest, Identity, Name, Number, ResultDigest, Run, Tag, Text
 from pccl.core.messages.both import Ping, Pong
-from pccl.core.messages.observers import AskProbe, AskStatus
+from pccl.core.messages.observers import AskProbe, AskStatus, KickPeer
 from pccl.core.messages.report import Agreed, Answered, Report, TransferReport
 from pccl.types import SharedStateSyncStrategy
 
@@ -101,6 +101,8 @@ class Done(Struct, frozen=True, tag=True):
 
     tag: Tag
     attempt: Number
+    digest: ResultDigest = b""
+    """Of the result, which must be the same at all peers."""
 
 
 class Failed(Struct, frozen=True, tag=True):
@@ -148,7 +150,7 @@ First = Join | Resume
 ToCollectives = Initiate | Withdraw | Done | Failed
 ToSync = SyncState | SyncEnded
 ToLinks = LinkUp | LinkDown
-FromObserver = AskStatus | AskProbe
+FromObserver = AskStatus | AskProbe | KickPeer
 """First messages of a connection, what follows a `Resume`; and others, by the part of the master that they are for."""
 FromPeer = First | Report | Fetch | VoteTopology | AskPending | ToCollectives | ToSync | ToLinks | Leave | Ping | Pong
 ToMaster = FromPeer | FromObserver

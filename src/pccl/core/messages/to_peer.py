@@ -196,6 +196,13 @@ class Waiting(Struct, frozen=True, tag=True):
     reason: Text
 
 
+class Awaited(Struct, frozen=True, tag=True):
+    """Others have called this, and wait for you since so many milliseconds."""
+
+    call: Text
+    age_ms: Number
+
+
 class Kick(Struct, frozen=True, tag=True):
     """You are out (or not let in), and why. The connection closes after this."""
 
@@ -208,4 +215,4 @@ ToCollectives = Start | Abort | Outcome | RefusedCollective | Withdrawn
 ToSync = Synced | StartSync | RefusedSync
 ToRoster = Welcome | Resumed | Wire | Introduce | Topology
 """By the part of a peer that they are for."""
-ToPeer = ToRoster | ToCalls | ToCollectives | ToSync | Serve | Waiting | Kick | Ping | Pong
+ToPeer = ToRoster | ToCalls | ToCollectives | ToSync | Serve | Waiting | Awaited | Kick | Ping | Pong

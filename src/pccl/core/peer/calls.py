@@ -15,6 +15,7 @@ from pccl.core.peer.outbox import Outbox
 from pccl.core.peer.sync import Sync
 from pccl.core.peer.visits import Visits
 from pccl.core.text import Violation
+from pccl.types import tag_name
 
 AcceptedRequest = UpdateTopology | ArePeersPending | CallCollective | SyncShared
 """What accepted peers alone may call."""
@@ -47,6 +48,10 @@ class Calls:
     def waiting(self) -> bool:
         """One of any kind waits for its answer."""
         return bool(self._open or self._collectives.tags or self._sync.open or self._visits.open)
+
+    def made(self, call: str) -> bool:
+        """Our vote for this call, by the master's name for it, is on its way; or we wait in a call of another kind."""
+        return bool(self._open or self._sync.open) or call in map(tag_name, self._collectives.tags)
 
     def begin(self, call: int, request: AcceptedRequest | WaitAccepted, room: Room | None) -> None:
         """Refuse a call, wait, or vote; `room` is None as long as this peer is not accepted."""

@@ -79,6 +79,8 @@ class Attempt(Staged[AttemptStage]):
         """Candidates waited when it was started."""
         self.cause = ""
         """Why our part ended without a result; empty as long as it has not."""
+        self.digest = b""
+        """Of our result."""
 
 
 class Room(Struct, frozen=True):
@@ -162,6 +164,7 @@ class Collectives:
                 lanes=attempt.lanes,
                 over=attempt.stage is AttemptStage.REPORTED,
                 cause=attempt.cause[:CAUSE_MAX],
+                digest=attempt.digest,
                 lost=tuple(peer for peer in attempt.ring if peer not in ring)[:LOST_MAX],
             )
             for attempt in self._attempts.values()
@@ -266,6 +269,10 @@ class Collectives:
             committed = Committed(attempt.number, attempt.epoch, attempt.ring, PeerId(attempt.last), attempt.pending)
             self._end(attempt, committed)
             return
+        if attempt.number and not attempt.lanes:
+            # Perhaps what the others received of one parcel differs: what is tried again goes over the ring, where each
+            # part of the result is made by one peer.
+            self._unused = UNUSED_MAX
         reason = (
             f"collective {tag_name(attempt.tag)} was aborted: {outcome.reason}. Its input is as it was and the group "
             f"is rewired with {count_peers(size)}: call it again"
@@ -290,7 +297,8 @@ class Collectives:
             attempt.cause = clip(event.cause)
             self._outbox.send(Failed(attempt.tag, attempt.number, attempt.cause))
         else:
-            self._outbox.send(Done(attempt.tag, attempt.number))
+            attempt.digest = event.digest
+            self._outbox.send(Done(attempt.tag, attempt.number, attempt.digest))
 
     def lose(self, loss: Failure) -> None:
         """We are out of the run: stop the attempts that run, and answer the rest now."""

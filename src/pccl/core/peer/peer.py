@@ -30,6 +30,7 @@ from pccl.core.limits import PeerLimits
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.to_master import Fetch, Join, Leave, Resume
 from pccl.core.messages.to_peer import (
+    Awaited,
     Introduce,
     Kick,
     Resumed,
@@ -61,7 +62,7 @@ from pccl.types import PeerId
 __all__ = ["Peer", "PeerStage", "Sizes"]
 
 _ON_ROSTER = (PeerStage.ACCEPTED, PeerStage.AWAY, PeerStage.RETURNING)
-_WHILE_RETURNING = (Resumed, Kick, Waiting, Ping, Pong)
+_WHILE_RETURNING = (Resumed, Kick, Waiting, Awaited, Ping, Pong)
 
 
 class Peer(Staged[PeerStage]):
@@ -80,6 +81,8 @@ class Peer(Staged[PeerStage]):
         """Contributions of up to this length go along with the vote."""
         self.waiting = ""
         """Why our calls wait, as the master explains it."""
+        self.awaited: tuple[str, float] | None = None
+        """The call in which others wait for us, and since when; None if there is none that we know of."""
         self._outbox = Outbox()
         self._links = Links(identity.peer, limits, self._outbox)
         self._collectives = Collectives(identity.peer, self._links, self._outbox)
@@ -233,7 +236,7 @@ class Peer(Staged[PeerStage]):
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _call(self, event: Call) -> None:
-        call, request = event.call, event.request
+        call, request, self.awaited = event.call, event.request, None
         if isinstance(request, SayGoodbye):
             self._say_goodbye(call)
         elif self._loss is not None:
@@ -263,6 +266,8 @@ class Peer(Staged[PeerStage]):
             return
         self._liveness.show(now)
         self._masters.session.receive(message)
+        if isinstance(message, Awaited) and not self._calls.made(message.call):
+            self.awaited = message.call, now - message.age_ms / 1000
         try:
             self._dispatch(message)
         except Violation as violation:
@@ -300,7 +305,7 @@ class Peer(Staged[PeerStage]):
                 self._be_kicked(reason)
             case Ping():
                 self._outbox.send(Pong())
-            case Pong():
+            case Pong() | Awaited():
                 pass
             case Serve():
                 self._visits.serve(message)
@@ -321,6 +326,7 @@ class Peer(Staged[PeerStage]):
         before, self.ring = self.ring, topology.ring
         self._parcel_bytes = topology.parcel_bytes
         self._links.cut_off(set(before) - set(self.ring))
+        self.awaited = None  # Those that waited may be gone; if not, the master sends it again.
         self.sizes = Sizes(topology.global_size, len(self.ring), topology.groups, topology.largest_group)
         self._calls.finish(CallName.CONNECT, None)
         self._outbox.note(topology.news, "roster", topology.lost)

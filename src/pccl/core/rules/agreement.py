@@ -16,6 +16,21 @@ def disagreement(votes: Mapping[PeerId, CollectiveSpec]) -> str:
     return "; ".join(called) if len(sides) > 1 else ""
 
 
+def different_results(digests: Mapping[PeerId, bytes]) -> str:
+    """Which peers have which result, if not all have the same; empty if they do. Those without a digest have none."""
+    camps: dict[bytes, list[PeerId]] = {}
+    for peer, digest in digests.items():
+        if digest:
+            camps.setdefault(digest, []).append(peer)
+    if len(camps) < 2:
+        return ""
+    sides = "; ".join(f"{names(peers)} got {digest.hex()[:8]}" for digest, peers in camps.items())
+    return (
+        f"its results differ between peers: {sides}. One of them has bad memory, or sent its neighbours different "
+        "things; if it happens again, kick the peer whose camp is always another one"
+    )
+
+
 def rootless(votes: Iterable[CollectiveSpec], ring: Sequence[PeerId]) -> str:
     """Why a broadcast cannot run in this ring; empty if it can, or if it is another kind of collective."""
     roots = [spec.root for spec in votes if spec.kind is CollectiveKind.BROADCAST]

@@ -16,9 +16,9 @@ from pccl.core.fields import SEGMENT_BYTES_MAX
 from pccl.dataplane.connection import Connection, torn
 from pccl.dataplane.ring.arithmetic import STORED, Array, Bytes, check, combine, divide
 from pccl.dataplane.ring.coding import CodedShares, Coding, memory
-from pccl.dataplane.ring.segments import HEADER_BYTES, Header, Place, Route, seal
+from pccl.dataplane.ring.segments import HEADER_BYTES, Header, Place, Route, result_digest, seal
 from pccl.dataplane.tensors.buffers import Buffers
-from pccl.types import ReduceOp
+from pccl.types import CollectiveKind, ReduceOp
 
 SLICE_MS = 50
 """The longest sleep: an abort takes effect within 100 ms."""
@@ -127,6 +127,7 @@ class Ring:
         self._unreceived = len(self._awaited)  # received whole; `_awaited` loses a segment with its header
         self._unsent = sum(route.segments(route.chunk_sent(hop)) for hop in hops)
         self.sent_bytes = self.received_bytes = 0
+        self._checks: dict[tuple[int, int], int] = {}  # of the segments of the result, by chunk and index
         for index in range(route.segments(route.chunk_sent(0)) if route.hops else 0):
             self._ready.append((0, index, self._input[self._own(index).within(route.input_begin)]))
 
@@ -162,6 +163,13 @@ class Ring:
     def broken_prev(self) -> list[int]:
         """The same from the previous peer."""
         return [stripe for stripe, receiver in enumerate(self._receivers) if not receiver.clean]
+
+    @property
+    def digest(self) -> bytes:
+        """Of the whole result, the same at all peers; empty if every peer ends with another part."""
+        if self._spec.kind is CollectiveKind.REDUCE_SCATTER:
+            return b""
+        return result_digest(b"".join(check.to_bytes(8, "little") for _, check in sorted(self._checks.items())))
 
     def restore(self) -> None:
         """Put back every byte of the input that was overwritten."""
@@ -199,7 +207,13 @@ class Ring:
         """A segment as it goes over a lane."""
         effect = self._effect
         header = Header(effect.tag, effect.attempt, hop, index, len(payload), 0, check(payload)).sealed()
+        if hop == self._route.reducing_hops:
+            self._note(self._route.chunk_sent(hop), index, header.check)  # It is a part of our own result.
         return header.pack() + payload.tobytes()
+
+    def _note(self, chunk: int | None, index: int, found: int) -> None:
+        assert chunk is not None, "only chunks that travel have segments"
+        self._checks[chunk, index] = found
 
     # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -239,6 +253,8 @@ class Ring:
         """A whole segment is there: check it, reduce it, pass it on."""
         if check(payload) != header.check:
             raise Failed("a segment from the previous peer arrived damaged")
+        if header.hop >= self._route.reducing_hops:
+            self._note(self._route.chunk_received(header.hop), header.index, header.check)
         place, hops = self._place(self._route.chunk_received(header.hop), header.index), header.hop + 1
         if hops <= self._route.reducing_hops:
             payload = self._reduced(hops, payload, place)

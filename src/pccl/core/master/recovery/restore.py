@@ -16,6 +16,7 @@ from pccl.core.master.recovery.restored import Base, Restored, RestoredAttempt, 
 from pccl.core.messages.report import Agreed, AttemptReport, TransferReport
 from pccl.core.messages.to_master import AskPending, Initiate, SyncState, VoteTopology
 from pccl.core.messages.to_peer import Outcome, PendingAnswer, RefusedSync, Synced, TopologyUpdated
+from pccl.core.rules.agreement import different_results
 from pccl.core.rules.ring import Pair, pair
 from pccl.core.text import clip, names
 from pccl.types import PeerId, SharedStateSyncStrategy, short, tag_name
@@ -121,7 +122,7 @@ def _settle_collectives(
         everywhere, over = len(started) == len(ring), all(report.over for report in started.values())
         unfinished = [peer for peer, report in started.items() if not report.over or report.cause]
         lost = _lost(ring, started.values(), missing)
-        if outcomes.get(attempt, everywhere and not unfinished):
+        if outcomes.get(attempt, everywhere and not unfinished and not different_results(_digests(started))):
             odd += unfinished
             restored.answers.append((tuple(started), Outcome(tag, attempt, True, "", lost)))
         else:
@@ -149,6 +150,8 @@ def _why_aborted(started: Mapping[PeerId, AttemptReport], lost: tuple[PeerId, ..
             return f"failed at {short(peer)}: {report.cause}"
     if lost and not all(report.over for report in started.values()):
         return f"{names(lost)} were lost with the master"
+    if difference := different_results(_digests(started)):
+        return difference
     return "" if received else "the master was lost when not all peers had received its start or its end"
 
 
@@ -160,7 +163,12 @@ def _attempt(
     here = [peer for peer in ring if peer in reported]
     unreported = tuple(peer for peer in here if reported[peer].attempt and not reported[peer].over)
     votes = {peer: reported[peer].spec for peer in here}
-    return RestoredAttempt(started.tag, started.attempt, started.lanes, votes, lost, unreported, reason)
+    digests = _digests(reported)
+    return RestoredAttempt(started.tag, started.attempt, started.lanes, votes, lost, unreported, digests, reason)
+
+
+def _digests(reported: Mapping[PeerId, AttemptReport]) -> dict[PeerId, bytes]:
+    return {peer: report.digest for peer, report in reported.items() if report.attempt and report.over}
 
 
 def _lost(ring: tuple[PeerId, ...], started: Iterable[AttemptReport], missing: list[PeerId]) -> tuple[PeerId, ...]:

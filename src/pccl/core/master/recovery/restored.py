@@ -41,6 +41,8 @@ class RestoredAttempt(Struct, frozen=True):
     """Its participants that are here."""
     lost: tuple[PeerId, ...]
     unreported: tuple[PeerId, ...]
+    digests: dict[PeerId, bytes]
+    """Of the results of those that are done."""
     abort: str
     """Why it cannot be committed; empty if it goes on."""
 

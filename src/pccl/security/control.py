@@ -1,0 +1,189 @@
+"""What the two ends of a control connection prove to each other, and in which order.
+
+Owns knock and proof. Must not know messages, nor what a right is good for.
+
+    peer     preamble · knock · TLS, inside which: proof · frames
+    master   preamble · TLS, inside which: frames                   or a refusal, in the clear
+
+The knock shows that the dialling end has a token before anything is kept or computed for it: without one a stranger
+costs two HMACs. It can be recorded and sent again, so the proof inside TLS counts, which the pinned master alone reads.
+"""
+
+import hmac
+import secrets
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from pccl.security import tls, tokens
+from pccl.security.certificate import make
+from pccl.security.ledger import Ledger
+from pccl.security.secret import MasterSecret
+from pccl.security.tls import NotProven, Pipe
+from pccl.security.tokens import CLAIM_BYTES, BadToken, Claim, Token
+from pccl.wire.framing import Purpose, preamble
+
+NONCE_BYTES = 16
+MAC_BYTES = 16
+KNOCK_BYTES = CLAIM_BYTES + NONCE_BYTES + MAC_BYTES
+PROOF_BYTES = 32
+
+
+class Refused(Exception):
+    """The knock was wrong; the text may be sent back in the clear."""
+
+
+class Guard(Protocol):
+    """One end of a secured connection. It writes its own preamble, and reads what is behind that of the other end."""
+
+    @property
+    def open(self) -> bool:
+        """The other end has proved itself."""
+
+    def feed(self, data: bytes) -> bytes:
+        """Bytes have come; the plain ones behind every proof. Raises `Refused` or `NotProven`."""
+
+    def write(self, plain: bytes) -> None:
+        """Plain bytes to be sent; they leave with `outgoing`."""
+
+    def outgoing(self) -> bytes:
+        """What is to be sent now."""
+
+
+class PeerGuard:
+    """The end that dials, with a token."""
+
+    def __init__(self, token: Token) -> None:
+        self._token = token
+        self._pipe = Pipe(tls.dialling_context(), accepts=False)
+        knocked = knock(token.claim, token.key, secrets.token_bytes(NONCE_BYTES))
+        self._first: bytes = preamble(Purpose.CONTROL_TLS) + knocked
+        self.open = False
+
+    def feed(self, data: bytes) -> bytes:
+        """See `Guard`."""
+        plain = self._pipe.feed(data)
+        if self._pipe.established and not self.open:
+            self._pipe.check_pin(self._token.pin)
+            self.open = True
+            waiting = self._pipe.take_waiting()
+            self._pipe.write(proof(self._token.key, self._token.pin))
+            for each in waiting:
+                self._pipe.write(each)
+        return plain
+
+    def write(self, plain: bytes) -> None:
+        """See `Guard`."""
+        self._pipe.write(plain)
+
+    def outgoing(self) -> bytes:
+        """See `Guard`."""
+        first, self._first = self._first, b""
+        return first + self._pipe.outgoing()
+
+
+class Door:
+    """A master's: which connections are let in, and with which rights."""
+
+    def __init__(self, secret: MasterSecret, ledger: Ledger, clock: Callable[[], float] = time.time) -> None:
+        certificate = make(certificate_seed(secret))
+        self.pin = certificate.pin
+        self._secret = secret
+        self._ledger = ledger
+        self._clock = clock
+        self._context = tls.accepting_context(certificate)
+
+    def first_token(self) -> Token:
+        """The one that is printed."""
+        return tokens.mint(self._secret, tokens.first_claim(self._secret), self.pin)
+
+    def guard(self) -> "MasterGuard":
+        """For a connection that was accepted."""
+        return MasterGuard(self)
+
+    def pipe(self) -> Pipe:
+        """For one that has knocked."""
+        return Pipe(self._context, accepts=True)
+
+    def admit(self, knocked: bytes) -> tuple[Claim, bytes]:
+        """Whose knock it is, and the key of that token. Raises `Refused`."""
+        try:
+            claim = Claim.unpack(knocked[:CLAIM_BYTES])
+        except BadToken as error:
+            raise Refused(f"the token is of no use here: {error}") from None
+        key = tokens.key_of(self._secret, claim)
+        nonce = knocked[CLAIM_BYTES : CLAIM_BYTES + NONCE_BYTES]
+        if not tokens.same(knock(claim, key, nonce), knocked):
+            raise Refused("the token is of no use here: it was made with another secret; ask for the present one")
+        if self.refuses(claim):
+            raise Refused(f"the token {claim.name} {self.refuses(claim)}; ask for another one")
+        return claim, key
+
+    def refuses(self, claim: Claim) -> str:
+        """Why this token is no longer valid; empty if it is."""
+        if 0 < claim.expires_unix_s <= self._clock():
+            return "has expired"
+        return "was revoked" if claim.name in self._ledger.revoked else ""
+
+
+class MasterGuard:
+    """The end that accepts."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._pipe: Pipe | None = None
+        self._key = self._first = b""
+        self._head = bytearray()
+        self.claim: Claim | None = None
+        """Of the token that has knocked; worth nothing until `open`."""
+        self.open = False
+
+    def feed(self, data: bytes) -> bytes:
+        """See `Guard`."""
+        if self._pipe is None:
+            missing = KNOCK_BYTES - len(self._head)
+            self._head += data[:missing]
+            if len(self._head) < KNOCK_BYTES:
+                return b""
+            self.claim, self._key = self._door.admit(bytes(self._head))
+            self._pipe, self._head, self._first = self._door.pipe(), bytearray(), preamble(Purpose.CONTROL_TLS)
+            data = data[missing:]
+        plain = self._pipe.feed(data)
+        return plain if self.open else self._take_proof(plain)
+
+    def _take_proof(self, plain: bytes) -> bytes:
+        missing = PROOF_BYTES - len(self._head)
+        self._head += plain[:missing]
+        if len(self._head) < PROOF_BYTES:
+            return b""
+        if not tokens.same(bytes(self._head), proof(self._key, self._door.pin)):
+            raise NotProven("it has knocked with a token that it does not have")
+        self.open = True
+        return plain[missing:]
+
+    def write(self, plain: bytes) -> None:
+        """See `Guard`. Nothing is sent to an end that has proved nothing."""
+        if self._pipe is None or not self.open:
+            raise NotProven("nothing can be sent to an end that has proved nothing")
+        self._pipe.write(plain)
+
+    def outgoing(self) -> bytes:
+        """See `Guard`."""
+        first, self._first = self._first, b""
+        return first + self._pipe.outgoing() if self._pipe is not None else b""
+
+
+def certificate_seed(secret: MasterSecret) -> bytes:
+    """Of the master's certificate: the same at every restart."""
+    return secret.derive("certificate")
+
+
+def knock(claim: Claim, key: bytes, nonce: bytes) -> bytes:
+    """The first bytes behind the preamble."""
+    packed = claim.pack()
+    return packed + nonce + hmac.digest(key, b"pccl knock" + packed + nonce, "sha256")[:MAC_BYTES]
+
+
+def proof(key: bytes, pin: bytes) -> bytes:
+    """The first bytes inside TLS: bound to the master whose certificate was seen."""
+    return hmac.digest(key, b"pccl proof" + pin, "sha256")

@@ -1,0 +1,195 @@
+"""Where all peers of a run meet: candidates are let in, all hold one state, and a peer that was put out comes back.
+
+Owns these, and what must be done again after them. Peers agree because each decides from committed rows alone. Must not
+know how deltas are added up, or after which step anything is due.
+"""
+
+import logging
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn, optim
+
+from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, SharedState, UsageError
+from pccl.training.contents import Contents
+from pccl.training.data import Data
+from pccl.training.group import Flight, Group
+from pccl.training.guards import Guards
+from pccl.training.meter import Meter
+from pccl.training.rows import Row
+from pccl.training.settings import Settings
+
+log = logging.getLogger("pccl.training")
+
+NONE = torch.zeros(0, dtype=torch.float64)
+"""Nothing behind a row."""
+
+
+class Again(Exception):
+    """What all peers have just reduced must be reduced again, among others; the sentence says why."""
+
+
+class Meetings(ABC):
+    """One peer's part in them."""
+
+    def __init__(
+        self,
+        place: str | Communicator,
+        model: nn.Module,
+        optimizer: optim.Optimizer | Sequence[optim.Optimizer],
+        settings: Settings,
+        scheduler: Any = None,
+    ) -> None:
+        self.settings = settings
+        self._optimizers = [optimizer] if isinstance(optimizer, optim.Optimizer) else list(optimizer)
+        if not self._optimizers:
+            raise UsageError("training: optimizer must be an optimizer or a list of them, got an empty list")
+        self._contents = self._contents_of(model)
+        codec = settings.quantize
+        self._feedback = ErrorFeedback(codec) if codec is not None and settings.with_feedback else None
+        self._group = Group(place, self._feedback or codec)
+        self._guards = Guards(settings, self._optimizers, self._group.name_of)
+        self._meter = Meter(self._group.name_of)
+        self.data = Data(self._group.name_of)
+        self._scheduler = scheduler
+        self._state: SharedState | None = None
+        self._flights: list[Flight] = []
+        self._next = 0
+        """The fragment that is launched next."""
+        self._round = self._inner = self._clock = 0
+        """Rounds of the run; steps since the last one ended; steps made here."""
+        self._quota = settings.sync_every
+        self._tokens: int | None = None
+        self._synced = False
+        """This peer holds what its group has agreed on; then all peers of the group do."""
+        self._alone = False
+        """No other peer took part in the last reduction."""
+        self._wanted_since: int | None = None
+        """The round whose reductions said that all peers shall meet: a candidate waits, or outer states differ."""
+        self._launched_at = [(0, 0)] * len(self._contents.fragments)
+        """Steps and tokens when each fragment was last launched."""
+        if warning := settings.unstable():
+            log.warning("%s", warning)
+
+    def _contents_of(self, model: nn.Module) -> Contents:
+        return Contents(model, self._optimizers, self.settings)
+
+    @abstractmethod
+    def _row(self, fragment: int, norm: float) -> Row:
+        """What this peer tells all others now."""
+
+    @abstractmethod
+    def _begin_round(self) -> None:
+        """All peers are at the beginning of one."""
+
+    @abstractmethod
+    def _make_round(self) -> None:
+        """Some hold steps that a round should have taken: all make it now, without delay."""
+
+    @abstractmethod
+    def _drop_flights(self) -> None:
+        """What is under way is not waited for."""
+
+    # ── where all peers meet ─────────────────────────────────────────────────────────────────────────────────────────
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Do this, and whatever it takes to have a place in the run again."""
+        while True:
+            try:
+                action()
+                return
+            except Again as why:
+                log.info("round %d is made again: %s", self._round + 1, why)
+                self._drop_flights()
+                action = partial(self._meet, admit=True)
+            except MembershipLost as lost:
+                self._come_back(lost)
+                action = partial(self._meet, admit=False)
+
+    def _come_back(self, lost: MembershipLost) -> None:
+        """Join again, with the steps that no round has taken, if they can still count."""
+        assert self._state is not None, "it was joined"
+        gone_on = self.settings.overlap == "round" and self._flights
+        self._drop_flights()
+        # The model has gone on from a delta that was under way; or samples were leased to a peer that is gone, and are
+        # given out again.
+        if gone_on or (self.data.batch_size and self._inner):
+            self._drop_steps()
+            self._contents.take_over()
+        self._synced = False
+        self._group.come_back(lost, self._state)
+
+    def _meet(self, admit: bool) -> None:
+        """Let candidates in, know which peers are here, hold one state. A newcomer begins with the second. If some hold
+        steps that no round has taken, all make that round now, the newcomers with nothing."""
+        self._next = 0
+        if admit:
+            if self._synced:
+                # Revisions that are agreed on grow by one from sync to sync, and rounds went by without one. Agreed on
+                # now, among peers that hold it, the present one cannot lose to what a newcomer brings.
+                self._sync()
+            self._group.communicator.update_topology()
+        here = self._group.roll_call(len(self._contents.fragments), self._row(0, 0.0).pack(NONE))
+        count, least = len(here.table.peers), self.settings.min_peers
+        # The first state is agreed on when enough are there: of all that these bring, the latest round's is taken.
+        if count >= least or any(row.synced for row in here.table.rows):
+            self._sync()
+        self._alone, self._wanted_since = here.alone, 0 if here.pending else None
+        self._meter.peers = count
+        if count < least:
+            self._group.await_candidates(count, least)
+            raise Again(f"{count} of {least} peers")
+        self.data.called(self._round, here.table)
+        if any(row.holds for row in here.table.rows):
+            self._make_round()
+        else:
+            self._begin_round()
+
+    def _sync(self) -> None:
+        """Hold what the group holds."""
+        assert self._state is not None, "it was joined"
+        self.data.settle(self._round)
+        self.data.pack()
+        with self._naming_settings():
+            info = self._group.communicator.sync_shared_state(self._state)
+        if info.rx_bytes or self._state.revision != self._round:
+            if self._inner:
+                self._drop_steps()
+            self._round = self._state.revision
+            self._contents.take_over()
+            self.data.unpack()
+            if self._feedback is not None:
+                self._feedback.reset()
+            self._catch_up()
+        self._synced = True
+        if not self._inner:
+            self._launched_at = [(self._clock, self._tokens or 0)] * len(self._launched_at)
+
+    def _drop_steps(self) -> None:
+        log.warning("%d steps made here are in no round: this peer was put out, and others went on", self._inner)
+        self._meter.dropped += 1
+        self._inner = 0
+
+    @contextmanager
+    def _naming_settings(self) -> Iterator[None]:
+        """Entries that differ are named by the call itself, as the others have them; here with the own ones."""
+        try:
+            yield
+        except CallMismatch as error:
+            raise UsageError(
+                f"{error}. The settings of all peers must be equal, and here they are: {self._contents.settings_here()}"
+            ) from error
+
+    def _catch_up(self) -> None:
+        """Bring the scheduler to the step of the run."""
+        self._guards.warm_up()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Torch has not seen the steps that others made.
+            step = self._round * self.settings.sync_every
+            for _ in range(step - getattr(self._scheduler, "last_epoch", step)):
+                self._scheduler.step()

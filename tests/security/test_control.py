@@ -1,0 +1,227 @@
+"""The control connection of a secured master: who gets in, what a false master learns, what a tap sees."""
+
+import contextlib
+import re
+import socket
+import ssl
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from pccl import Communicator, MasterNode, ProtocolError
+from pccl.cli import main
+from pccl.config import Address
+from pccl.core.fields import Identity
+from pccl.core.messages.to_master import Join
+from pccl.security import certificate, control, identity, tls, tokens
+from pccl.security.ledger import Ledger
+from pccl.security.secret import MasterSecret, load
+from pccl.security.tokens import Claim, Role
+from pccl.types import PeerId
+from pccl.wire.codec import encode
+from pccl.wire.framing import Purpose, frame, preamble
+from tests.patience import HANG_S
+
+
+def refused(address, **more):
+    with pytest.raises(ProtocolError) as caught:
+        Communicator(address, **more).connect(n_attempts=1)
+    return str(caught.value)
+
+
+def place(master):
+    return f"127.0.0.1:{master.port}"
+
+
+def test_the_join_address_is_all_that_a_peer_needs(secured):
+    with Communicator(f"pccl://{place(secured)}#{secured.token}") as comm:
+        assert comm.world_size == 1
+        assert secured.token not in repr(comm)
+
+
+@pytest.mark.parametrize("way", ["argument", "variable", "file", "address in the environment"])
+def test_a_token_comes_by_any_way(secured, monkeypatch, tmp_path, way):
+    (tmp_path / "token").write_text(f"{secured.token}\n")
+    match way:
+        case "variable":
+            monkeypatch.setenv("PCCL_TOKEN", secured.token)
+        case "file":
+            monkeypatch.setenv("PCCL_TOKEN_FILE", str(tmp_path / "token"))
+        case "address in the environment":
+            monkeypatch.setenv("PCCL_MASTER", f"pccl://{place(secured)}#{secured.token}")
+    address = None if way == "address in the environment" else place(secured)
+    with Communicator(address, token=secured.token if way == "argument" else None) as comm:
+        assert comm.world_size == 1
+
+
+def test_without_a_token_a_peer_is_refused_in_words(secured):
+    assert "this master wants a token" in refused(place(secured))
+
+
+def test_a_token_of_another_secret_is_refused(secured):
+    token = tokens.mint(MasterSecret(bytes(32)), Claim(Role.PEER, b"abcdef"), bytes(32))
+    words = refused(place(secured), token=token.text())
+    assert "made with another secret" in words
+    assert "has not proved to be the master" in words
+
+
+def test_a_peer_with_a_token_never_falls_back():
+    with MasterNode("127.0.0.1:0", secret="") as open_to_all:
+        token = tokens.mint(MasterSecret(bytes(32)), Claim(Role.PEER, b"abcdef"), bytes(32))
+        assert "this master has no secret" in refused(place(open_to_all), token=token.text())
+
+
+def test_an_expired_or_revoked_token_is_refused(secured, secret):
+    for claim, words in (
+        (Claim(Role.PEER, b"abcdef", 1), "has expired"),
+        (Claim(Role.PEER, b"ghijkl", int(time.time()) + 3600), "was revoked"),
+    ):
+        Ledger.beside(secret).revoke(b"ghijkl".hex())
+        token = tokens.mint(load(secret), claim, tokens.parse(secured.token).pin)
+        assert words in refused(place(secured), token=token.text())
+
+
+def test_a_token_survives_the_restart_of_the_master(secured, secret):
+    token, port = secured.token, secured.port
+    secured.interrupt()
+    with (
+        MasterNode(f"127.0.0.1:{port}", secret=secret, newborn_s=0.1),
+        Communicator(f"pccl://127.0.0.1:{port}#{token}") as comm,
+    ):
+        assert comm.world_size == 1
+
+
+def test_a_peer_with_a_token_returns_to_a_restarted_master(secured, secret):
+    address = f"pccl://{place(secured)}#{secured.token}"
+    with Communicator(address) as comm:
+        secured.interrupt()
+        with MasterNode(place(secured), secret=secret):
+            assert comm.are_peers_pending() is False
+
+
+class FalseMaster:
+    """Takes every knock, and shows a certificate of its own."""
+
+    def __init__(self):
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.learned = b""
+        self.over = threading.Event()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        sock, _ = self._listener.accept()
+        self._listener.close()
+        sock.recv(8 + control.KNOCK_BYTES, socket.MSG_WAITALL)
+        sock.sendall(preamble(Purpose.CONTROL_TLS))
+        context = tls.accepting_context(certificate.make(b"f" * 32))
+        with contextlib.suppress(OSError):
+            sock = context.wrap_socket(sock, server_side=True)
+            self.learned = sock.recv(65536)
+        sock.close()
+        self.over.set()
+
+
+def test_a_false_master_learns_nothing(secured):
+    false = FalseMaster()
+    words = refused(false.address, token=secured.token)
+    assert "another key than the one that the token pins" in words
+    assert false.over.wait(HANG_S)
+    assert false.learned == b""
+
+
+def sealed_connection(port, first):
+    """A client that has recorded the first bytes of another, and speaks TLS."""
+    sock = socket.create_connection(("127.0.0.1", port), HANG_S)
+    sock.sendall(first)
+    assert sock.recv(8, socket.MSG_WAITALL) == preamble(Purpose.CONTROL_TLS)
+    return tls.dialling_context().wrap_socket(sock)
+
+
+def knocked(token):
+    return preamble(Purpose.CONTROL_TLS) + control.knock(token.claim, token.key, b"n" * 16)
+
+
+def join(secret="0" * 32, peer=None):
+    """A greeting; of a peer whose id is not its own if one is given."""
+    me = identity._id_of(secret) if peer is None else peer
+    return frame(encode(Join(Identity(PeerId(me), 0, "", 1, 0, secret=secret), 1)))
+
+
+def test_a_recorded_knock_opens_no_door(secured):
+    """It gets as far as TLS, and without the token not one step further: the core never learns of it."""
+    token = tokens.parse(secured.token)
+    with sealed_connection(secured.port, knocked(token)) as thief:
+        thief.sendall(b"x" * control.PROOF_BYTES + join())
+        assert ends(thief)
+    with sealed_connection(secured.port, knocked(token)) as holder:  # the same bytes with the proof do work
+        holder.sendall(control.proof(token.key, token.pin) + join())
+        assert holder.recv(4)
+
+
+def ends(sock):
+    try:
+        return sock.recv(1) == b""
+    except (ssl.SSLError, ConnectionResetError):
+        return True
+
+
+def test_an_id_belongs_to_the_secret_that_it_was_made_of(secured):
+    """With a token alone one peer cannot take the place of another."""
+    token = tokens.parse(secured.token)
+    with Communicator(f"pccl://{place(secured)}#{secured.token}") as victim:
+        with sealed_connection(secured.port, knocked(token)) as thief:
+            thief.sendall(control.proof(token.key, token.pin) + join("f" * 32, victim.peer_id))
+            assert ends(thief)
+        assert victim.are_peers_pending() is False
+
+
+def test_a_tap_sees_no_token_no_name_and_no_message(secured, tap):
+    token = tokens.parse(secured.token)
+    with Communicator(f"pccl://{tap.address}#{secured.token}", name="a-name-that-is-seen-nowhere") as comm:
+        comm.update_topology()
+        secret = comm._membership.core.identity.secret
+        peer = comm.peer_id
+    for wire in (bytes(tap.up), bytes(tap.down)):
+        assert len(wire) > 500
+        for hidden in (token.key, token.pin, secured.token.encode(), secret.encode(), peer.encode(), b"a-name-that"):
+            assert hidden not in wire
+
+
+def test_without_a_secret_the_same_tap_sees_all():
+    from tests.security.conftest import Tap
+
+    with MasterNode("127.0.0.1:0", secret="") as open_to_all:
+        tap = Tap(open_to_all.port)
+        with Communicator(tap.address, name="a-name-that-is-seen") as comm:
+            comm.update_topology()
+            assert comm._membership.core.identity.secret.encode() in tap.up
+        assert b"a-name-that-is-seen" in tap.up
+        tap.close()
+
+
+def test_commands_need_a_token_too(secured, capsys):
+    assert main(["status", place(secured)]) == 4
+    assert "this master wants a token" in capsys.readouterr().err
+    assert main(["status", f"pccl://{place(secured)}#{secured.token}"]) in (0, 3)
+    out = capsys.readouterr().out
+    assert secured.token not in out
+
+
+def test_a_wrong_address_is_named_without_its_token(secured, capsys):
+    assert main(["status", f"tcp://{place(secured)}#{secured.token}"]) == 2
+    shown = capsys.readouterr().err
+    assert "address must be host:port" in shown
+    assert secured.token not in shown
+    assert not re.search(r"#\S", shown)
+
+
+def test_messages_of_any_length_pass(secured):
+    """Larger than a record of TLS, in portions as they come."""
+    with Communicator(f"pccl://{place(secured)}#{secured.token}") as comm:
+        assert comm._config.master == Address("127.0.0.1", secured.port)
+        for _ in range(50):
+            assert comm.are_peers_pending() is False
+        assert np.asarray(comm.world_size) == 1

@@ -1,0 +1,90 @@
+"""An attacker with a token: admitted like others, it runs a core and keeps the form of every rule, and does harm within
+its rights. Each insider has a few tricks.
+
+What it can do to others is bounded by the core, not by what the messages may hold: see `hostile.py` for those who send
+anything at all.
+"""
+
+from enum import Enum
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from msgspec import structs
+
+from pccl.core.effects.peer_effects import SendMaster
+from pccl.core.effects.peer_events import FromMaster, PeerEvent
+from pccl.core.fields import Identity
+from pccl.core.messages.to_master import (
+    AskPending,
+    Done,
+    Initiate,
+    LinkDown,
+    SyncState,
+    ToMaster,
+    VoteTopology,
+)
+from pccl.core.messages.to_peer import Wire
+from tests.simulation.habits import draw_obedient
+from tests.simulation.hostile import HostileHost
+
+if TYPE_CHECKING:
+    from tests.simulation.theatre import Theatre
+
+ENTRANCES_MAX = 4
+"""How often insiders enter a run: each is put out sooner or later, and its token may still be good."""
+
+OFTEN = 0.3
+"""How often a trick is played where it could be: an insider that did nothing else would be out too soon."""
+
+
+class Trick(Enum):
+    """What an insider does."""
+
+    LIE = "it sends each neighbour something else, and reports any digest"
+    ABSTAIN = "it answers pings and does not vote"
+    DENY = "it says of each of its links that it is down"
+    CONTRADICT = "it calls collectives with parameters of its own"
+
+
+class Insider(HostileHost):
+    """One such process."""
+
+    def __init__(self, theatre: "Theatre", identity: Identity, address: tuple[str, int], distance_s: float) -> None:
+        super().__init__(theatre, identity, address, distance_s, draw_obedient(theatre.random))
+        self._dice = Random(identity.peer)
+        self.slowness_s = 0.0
+        self.tricks = frozenset(self._dice.sample(list(Trick), self._dice.choice((1, 1, 2))))
+
+    def plays(self, trick: Trick) -> bool:
+        """Whether it does this now."""
+        return trick in self.tricks and self.theatre.acting and self._dice.random() < OFTEN
+
+    def lies(self) -> bool:
+        return self.plays(Trick.LIE)
+
+    def handle(self, event: PeerEvent) -> None:
+        super().handle(event)
+        if isinstance(event, FromMaster) and isinstance(event.message, Wire) and Trick.DENY in self.tricks:
+            for link in event.message.links if self.theatre.acting else ():
+                self.say(LinkDown(link.number, "no"))
+
+    def perform(self, effect: Any) -> None:
+        if isinstance(effect, SendMaster) and not effect.again:
+            changed = self._change(effect.message)
+            if changed is None:
+                return
+            effect = SendMaster(changed)
+        super().perform(effect)
+
+    def _change(self, message: ToMaster) -> ToMaster | None:
+        """What it sends instead; None for nothing."""
+        match message:
+            case VoteTopology() | AskPending() | Initiate() | SyncState() if Trick.ABSTAIN in self.tricks:
+                return None if self.plays(Trick.ABSTAIN) else message
+            case Done() if self.plays(Trick.LIE):
+                return structs.replace(message, digest=self._dice.choice((b"", self._dice.randbytes(16))))
+            case Initiate() if self.plays(Trick.CONTRADICT):
+                return structs.replace(
+                    message, spec=structs.replace(message.spec, count=message.spec.count + 1), parcel=0
+                )
+        return message
