@@ -4,6 +4,7 @@ Owns what a test needs before it can begin; what must come of it is in the tests
 """
 
 import contextlib
+import functools
 import select
 import socket
 import threading
@@ -38,6 +39,7 @@ def close_all():
         _made.pop().close()
 
 
+@functools.cache
 def tls(kind, certificate=CERTIFICATES["bert"], rekey_bytes=REKEY_BYTES):
     """What makes records, as the data plane of this name does."""
     if kind == "reference":
@@ -119,6 +121,8 @@ class Wiretap:
 
     def __init__(self):
         self.recorded = bytearray()
+        self.dialled = bytearray()
+        """Of these, what the ends that dialled have sent."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._threads = []
 
@@ -128,18 +132,35 @@ class Wiretap:
             near, _ = self._listener.accept()
             far = socket.create_connection(target.getsockname())
             accepted, _ = target.accept()
-        for one, other in ((near, far), (far, near)):
-            self._threads.append(threading.Thread(target=self._pass_on, args=(one, other), daemon=True))
-            self._threads[-1].start()
+        self._tap(near, far)
         for end in (dialled, accepted):
             end.setblocking(False)
         _made.extend((dialled, accepted, near, far))
         return dialled, accepted
 
-    def _pass_on(self, one, other):
+    def before(self, port):
+        """A port in front of this one, for one connection."""
+
+        def accept():
+            near, _ = self._listener.accept()
+            far = socket.create_connection(("127.0.0.1", port))
+            _made.extend((near, far))
+            self._tap(near, far)
+
+        self._threads.append(threading.Thread(target=accept, daemon=True))
+        self._threads[-1].start()
+        return self._listener.getsockname()[1]
+
+    def _tap(self, near, far):
+        for one, other, kept in ((near, far, self.dialled), (far, near, bytearray())):
+            self._threads.append(threading.Thread(target=self._pass_on, args=(one, other, kept), daemon=True))
+            self._threads[-1].start()
+
+    def _pass_on(self, one, other, kept):
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 16):
                 self.recorded += data
+                kept += data
                 other.sendall(data)
             other.shutdown(socket.SHUT_WR)
 

@@ -193,12 +193,8 @@ def test_one_openssl_in_the_process():
 def test_no_openssl_is_an_error_in_words():
     """In a process of its own: a library that is loaded stays."""
     code = (
-        "import os, sys\n"
-        "from pccl.dataplane.native import NativeTls\n"
-        "from pccl.security.certificate import make\n"
-        "from pccl.security.lanes import openssl_files\n"
-        "one = make(bytes(32))\n"
-        "try: NativeTls(one.der, one.key_der, openssl_files())\n"
+        "from pccl.api.lane_security import make_lane_security\n"
+        "try: make_lane_security('native', lane_tls=True)\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )
     for library, why in (("/nowhere/libssl.so", "it cannot be loaded"), ("libc.so.6", "it has no TLS_method")):

@@ -5,6 +5,7 @@ Owns the choice of the library that makes records: that of the data plane. Must 
 
 import secrets
 
+from pccl.environment import look_up
 from pccl.net.proving import LaneSecurity
 from pccl.security import certificate
 
@@ -21,4 +22,4 @@ def make_lane_security(data_plane: str, lane_tls: bool) -> LaneSecurity:
         return LaneSecurity(own.pin, StandardTls(own))
     from pccl.dataplane.native import NativeTls
 
-    return LaneSecurity(own.pin, NativeTls(own.der, own.key_der, openssl_files()))
+    return LaneSecurity(own.pin, NativeTls(own.der, own.key_der, openssl_files(look_up("PCCL_LIBSSL"))))

@@ -172,7 +172,7 @@ async def _turn_away(sock: socket.socket, theirs: Purpose, ours: Purpose) -> Non
         raise WireError("a lane without proof")
     if theirs not in _SETTING:
         await handshake.turn_away_control(sock, ours)
-    reason = f"this peer has lane_tls={_SETTING[ours]} and yours has {_SETTING[theirs]}; set the same on all peers"
+    reason = f"this peer has lane_tls={_SETTING[ours]} and yours {_SETTING[theirs]}; set the same on all peers"
     await handshake.say(sock, preamble(ours) + frame(reason.encode()))
     raise WireError(reason)
 

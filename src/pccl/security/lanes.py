@@ -32,10 +32,10 @@ _SYSTEM = ("libssl.so.3", "libssl.so.1.1", "libssl.3.dylib")
 """What the loader finds where Python has OpenSSL inside, under names that only its own code can see."""
 
 
-def openssl_files() -> tuple[str, ...]:
+def openssl_files(named: str = "") -> tuple[str, ...]:
     """Where the native plane may find an OpenSSL: the one that Python has loaded first, so that there is one in the
-    process. `PCCL_LIBSSL` names another one, and then no other is tried."""
-    if named := os.environ.get("PCCL_LIBSSL", ""):
+    process. If one is named no other is tried."""
+    if named:
         return (named,)
     loaded = getattr(_ssl, "__file__", None)
     return ((loaded,) if loaded else ()) + _SYSTEM
