@@ -127,12 +127,19 @@ class Ring:
         self._unreceived = len(self._awaited)  # received whole; `_awaited` loses a segment with its header
         self._unsent = sum(route.segments(route.chunk_sent(hop)) for hop in hops)
         self.sent_bytes = self.received_bytes = 0
+        self.useful_bytes = 0
+        """Of this attempt, both ways: those of earlier ones are no progress."""
         for index in range(route.segments(route.chunk_sent(0)) if route.hops else 0):
             self._ready.append((0, index, self._input[self._own(index).within(route.input_begin)]))
 
     @property
     def finished(self) -> bool:
         return self._unsent == 0 and self._unreceived == 0
+
+    @property
+    def open_segments(self) -> int:
+        """Those that are still to be sent, and to be received."""
+        return self._unsent + self._unreceived
 
     def advance(self) -> bool:
         """One turn for every lane; False if none had anything to do. Raises `Failed`."""
@@ -184,6 +191,7 @@ class Ring:
             sender.rest = memoryview(self._announced(hop, index, payload))
         sent = sender.send()
         self.sent_bytes += sent
+        self.useful_bytes += sent
         self._unsent -= not sender.rest
         return sent > 0
 
@@ -208,6 +216,8 @@ class Ring:
             return False  # the next bytes belong to another attempt
         got = receiver.receive()
         self.received_bytes += got
+        if receiver.header is not None and receiver.header.attempt == self._effect.attempt:
+            self.useful_bytes += got
         if not receiver.whole:
             return got > 0
         if receiver.header is None:
@@ -234,6 +244,7 @@ class Ring:
         if header.length != self._on_lane(self._place(self._route.chunk_received(header.hop), header.index)):
             raise Failed("a segment from the previous peer has no place in this attempt")
         self._awaited.remove(segment)
+        self.useful_bytes += HEADER_BYTES
 
     def _take(self, header: Header, payload: Bytes) -> None:
         """A whole segment is there: check it, reduce it, pass it on."""

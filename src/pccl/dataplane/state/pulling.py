@@ -21,6 +21,7 @@ from pccl.dataplane.state.transfer import (
     Lane,
     LaneBroke,
     Report,
+    SharedPatience,
     Stopped,
     Transfer,
 )
@@ -43,10 +44,12 @@ class Pulling(Transfer):
         stall_s: float,
     ) -> None:
         """`holders`: the lanes to each; a report counts lanes through all of them. `stall_s`: a lane that owes an
-        answer and brings no byte for this long is broken."""
+        answer and brings no byte for this long is broken, and so is one that owes one while all together bring less
+        than they must (`dataplane/patience.py`)."""
         owners = [holder for holder, lanes in enumerate(holders) for _ in lanes]
         connections = itertools.chain.from_iterable(holders)
-        lanes = [Lane(attempt, place, connection, stall_s) for place, connection in enumerate(connections)]
+        patience = None if goal.visit else SharedPatience(stall_s)
+        lanes = [Lane(attempt, place, connection, stall_s, patience) for place, connection in enumerate(connections)]
         super().__init__("pull", lanes, ended)
         self._own = own
         self._agenda = Agenda(own.manifest, goal, owners)
