@@ -40,8 +40,8 @@ HEADER_BYTES = _LAYOUT.size
 _MANY = 1 << 30
 """Chunks are asked for many at a time, so that none pays for a round trip: what counts are bytes."""
 
-_DROPPED_AT_ONCE = 64 << 10
-"""Of a segment of an earlier attempt."""
+_PORTION_BYTES = 64 << 10
+"""Received at a time of what has only been announced: a manifest, a segment of an earlier attempt."""
 
 Bytes = bytes | bytearray | memoryview
 
@@ -178,6 +178,16 @@ class Lane:
             self.moved_bytes += portion * counts
             self._account(since, portion)
 
+    def receive_growing(self, length: int, stopped: Callable[[], bool]) -> bytearray:
+        """So many bytes, in memory that grows with what has come: the length is the sender's word. Raises like
+        `receive`."""
+        body, portion = bytearray(), memoryview(bytearray(min(length, _PORTION_BYTES)))
+        while len(body) < length:
+            part = portion[: length - len(body)]
+            self.receive(part, stopped)
+            body += part
+        return body
+
     def receive_header(self, stopped: Callable[[], bool], *, unused: bool = False) -> Header | None:
         """The next message's; None if it is the goodbye. Segments of earlier attempts may still lie in front of it:
         they are read and dropped, unless this lane was never used. Raises like `receive`."""
@@ -198,7 +208,7 @@ class Lane:
     def _drop(self, length: int, stopped: Callable[[], bool]) -> None:
         """Read the rest of an earlier attempt, which is no progress, in portions: its length is the sender's word."""
         patience, self._patience = self._patience, None
-        scratch = memoryview(bytearray(min(length, _DROPPED_AT_ONCE)))
+        scratch = memoryview(bytearray(min(length, _PORTION_BYTES)))
         began = time.monotonic()
         try:
             while length > 0:
