@@ -258,7 +258,7 @@ FILES_LONGER = {
     "tests/e2e/test_api_collectives.py": 450,
 }
 """Files that are still longer, with limits of their own. No other one is added."""
-CORE_LINES_MAX = 4936
+CORE_LINES_MAX = 4950
 """Hard limits, some way above what we aim at (40, 300, 4,900): they stop growth, nothing more. In `core/` lines of code
 count: a limit that counted docstrings too would be a limit on explaining. One in nine of them is an import, and more
 than a thousand are the way back to a master (docs/recovery.md)."""
