@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-device check format demo demo-train bench-train hide-train churn-train sim aimed stress stress-short sanitize bench clean
+.PHONY: help test test-device check format demo demo-train bench-train hide-train churn-train sim aimed fuzz stress stress-short sanitize bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -64,6 +64,9 @@ aimed: $(INSTALLED) ## faults at every step of small runs, some 12,000 of them (
 
 bench: $(INSTALLED) ## cost of a vote round, in JSON lines
 	$(BIN)/python bench/control.py $(ARGS)
+
+fuzz: $(NUMPY) ## random and spoiled bytes in front of every parser: 10^6 cases (ARGS='--seconds 60' for less)
+	$(BIN)/python -m tests.fuzz --cases 1000000 $(ARGS)
 
 stress: $(NUMPY) ## kills of real peers, every sum checked (ARGS='--help' for its options)
 	$(BIN)/python -m tests.stress $(ARGS)

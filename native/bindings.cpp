@@ -219,6 +219,7 @@ void bind_plan(nb::module_& module) {
             [](pccl::Plan& plan, std::uint64_t value) { plan.codec.seed = value; })
         .def_rw("segment_bytes", &pccl::Plan::segment_bytes)
         .def_rw("stall_s", &pccl::Plan::stall_s)
+        .def_rw("bytes_min_s", &pccl::Plan::bytes_min_s)
         .def_prop_rw(
             "kind", [](const pccl::Plan& plan) { return static_cast<int>(plan.kind); },
             [](pccl::Plan& plan, int value) { plan.kind = static_cast<pccl::Kind>(value); })

@@ -4,10 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <new>
 #include <stdexcept>
 #include <utility>
+
+#include "patience.hpp"
 
 namespace pccl {
 namespace {
@@ -63,21 +66,27 @@ Report Ring::run() {
 
 void Ring::work() {
     begin();
-    progress_at_ = std::chrono::steady_clock::now();
+    Patience patience(plan_.stall_s, plan_.bytes_min_s, unsent_ + unreceived_);
+    auto turn_at = std::chrono::steady_clock::now();
     while (!finished() && cause_.empty()) {
         if (stop_.load(std::memory_order_acquire)) {
             fail("aborted");
             break;
         }
+        const std::uint64_t useful = useful_bytes_, open = unsent_ + unreceived_;
         bool moved = false;
         for (Sender& sender : senders_) moved |= pump(sender);
         for (Receiver& receiver : receivers_) moved |= pump(receiver);
         if (moved) {
-            progress_at_ = std::chrono::steady_clock::now();
             moved_.store(sent_bytes_ + received_bytes_, std::memory_order_relaxed);
         } else if (cause_.empty()) {
             wait();
         }
+        const auto now = std::chrono::steady_clock::now();
+        patience.pass(std::chrono::duration<double>(now - turn_at).count(), useful_bytes_ - useful,
+                      open - unsent_ - unreceived_);
+        turn_at = now;
+        if (patience.over() && !finished()) fail(patience.cause());
     }
 }
 
@@ -159,6 +168,7 @@ bool Ring::pump(Sender& sender) {
         }
         sender.sent += bytes;
         sent_bytes_ += bytes;
+        useful_bytes_ += bytes;
         turn += bytes;
         if (sender.sent == sizeof(Header) + sender.segment.length) {
             if (sender.segment.slot >= 0) slots_.give(sender.segment.slot);
@@ -219,6 +229,7 @@ bool Ring::pump(Receiver& receiver) {
         }
         receiver.got += bytes;
         received_bytes_ += bytes;
+        if (receiver.reading == Reading::payload) useful_bytes_ += bytes;
         turn += bytes;
         if (bytes < missing) continue;
         if (receiver.reading == Reading::header) {
@@ -261,6 +272,7 @@ bool Ring::accept_header(Receiver& receiver) {
         return false;
     }
     received_[header.hop][header.index] = true;
+    useful_bytes_ += sizeof(Header);
     if (coding_ || route_.treatment(header.hop) != Treatment::copy) {
         receiver.reading = Reading::slot;
         return true;
@@ -377,8 +389,6 @@ void Ring::wait() {
         watched_.push_back({receiver.lane.fd(), POLLIN, 0});
     }
     ::poll(watched_.data(), static_cast<nfds_t>(watched_.size()), sleep_ms);
-    const std::chrono::duration<double> stalled = std::chrono::steady_clock::now() - progress_at_;
-    if (plan_.stall_s > 0 && stalled.count() > plan_.stall_s) fail("no byte moved for too long");
 }
 
 Report Ring::report() const {

@@ -19,7 +19,6 @@
 #include <poll.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -150,7 +149,7 @@ class Ring {
     std::string cause_;
     std::uint64_t sent_bytes_ = 0;
     std::uint64_t received_bytes_ = 0;
-    std::chrono::steady_clock::time_point progress_at_;
+    std::uint64_t useful_bytes_ = 0;  // of this attempt: those of earlier ones are no progress
     std::atomic<std::uint64_t> moved_{0};
     std::atomic<bool> stop_{false};
     int wake_ = -1;

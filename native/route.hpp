@@ -24,8 +24,9 @@ struct Plan {
     Kind kind = Kind::all_reduce;
     DataType type = DataType::f32;
     ReduceOp op = ReduceOp::sum;
-    CodecChoice codec;   // how elements travel in an all-reduce; the other kinds have none
-    double stall_s = 0;  // no byte in either direction for this long is a failure
+    CodecChoice codec;       // how elements travel in an all-reduce; the other kinds have none
+    double stall_s = 0;      // no byte in either direction for this long is a failure ...
+    double bytes_min_s = 0;  // ... and so are fewer than these a second; 0: any byte is progress
 };
 
 // What becomes of a segment that arrives.

@@ -30,6 +30,7 @@ class Plan:
     stochastic: bool
     seed: int
     stall_s: float
+    bytes_min_s: float
 
 class Report:
     @property

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pccl.core.fields import CollectiveSpec
-from pccl.core.rules.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
+from pccl.core.rules.schedule import PARCEL_BYTES_MAX, PARCELS_BYTES_MAX, PARCELS_KEPT_MAX, PARCELS_MAX
 from pccl.dataplane.native import NativePlane
 from pccl.dataplane.reference import ReferencePlane
 from pccl.dataplane.ring.arithmetic import STORED
@@ -86,7 +86,7 @@ def parcel(number, oldest=1, contribution=b"abcdefgh"):
 
 def test_parcels_come_in_any_portions():
     draw = random.Random(0)
-    sent = {number: draw.randbytes(draw.choice((0, 1, 8, 1000, PARCEL_BYTES_MAX))) for number in range(1, 30)}
+    sent = {number: draw.randbytes(draw.choice((1, 8, 1000, PARCEL_BYTES_MAX))) for number in range(1, 30)}
     stream = b"".join(parcel(number, 1, contribution) for number, contribution in sent.items())
     inbox = Inbox(PLANES[1].check)
     while stream:
@@ -115,10 +115,31 @@ def test_a_flipped_bit_is_noticed(place):
 def test_nobody_makes_us_keep_parcels_without_end():
     inbox = Inbox(PLANES[0].check)
     for number in range(PARCELS_KEPT_MAX):
-        inbox.feed(parcel(number, oldest=0))
+        inbox.feed(parcel(1 + number, oldest=0))
     with pytest.raises(Damaged, match="do not start"):
-        inbox.feed(parcel(PARCELS_KEPT_MAX, oldest=0))
+        inbox.feed(parcel(1 + PARCELS_KEPT_MAX, oldest=0))
     assert len(inbox.parcels) == PARCELS_KEPT_MAX
+
+
+def test_nobody_makes_us_keep_more_bytes_than_the_longest_in_use():
+    """It was 64 MiB for each link, and never freed."""
+    inbox = Inbox(PLANES[0].check)
+    long = bytes(PARCEL_BYTES_MAX)
+    for number in range(PARCELS_MAX):
+        inbox.feed(parcel(1 + number, 0, long))
+    assert inbox.kept_bytes == PARCELS_BYTES_MAX
+    with pytest.raises(Damaged, match="do not start"):
+        inbox.feed(parcel(1 + PARCELS_MAX, 0, b"x"))
+    inbox.take(5)
+    assert inbox.kept_bytes == PARCELS_BYTES_MAX - PARCEL_BYTES_MAX
+
+
+@pytest.mark.parametrize("second", [parcel(6), parcel(7), parcel(8, contribution=b"")], ids=["older", "same", "empty"])
+def test_what_no_sender_of_ours_sends_is_no_parcel(second):
+    inbox = Inbox(PLANES[0].check)
+    inbox.feed(parcel(7))
+    with pytest.raises(Damaged):
+        inbox.feed(second)
 
 
 def test_an_announcement_is_not_believed_beyond_the_limit():

@@ -1,5 +1,8 @@
 """Manifests: what two digests stand for, how layouts differ, what is wanted, and that no bytes do harm."""
 
+import contextlib
+import tracemalloc
+
 import msgspec
 import numpy as np
 import pytest
@@ -9,8 +12,10 @@ from hypothesis import strategies as st
 from pccl.dataplane.state import manifest as module
 from pccl.dataplane.state.digests import CHUNK_BYTES
 from pccl.dataplane.state.manifest import BadManifest, Described, Manifest, decode, difference, take_manifest
+from pccl.dataplane.state.transfer import Lane, LaneBroke
 from pccl.errors import UsageError
 from pccl.types import DataType
+from tests.native.rings import connection
 from tests.state.rig import Content, copied, holding, random_content
 
 FLOATS = DataType.FLOAT
@@ -198,3 +203,66 @@ def test_other_types_arrive_as_they_were_sent():
     sent = take_manifest([msgspec.structs.replace(mask, dtype="bool")])
     came = decode(sent.encoded)
     assert (came.layout, came.content, came.entries[0].dtype) == (sent.layout, sent.content, "bool")
+
+
+# ── memory ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+FACTOR = 20
+
+
+def taken(work):
+    """The most memory that this takes."""
+    tracemalloc.start()
+    try:
+        with contextlib.suppress(BadManifest):
+            work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def examined(body):
+    """As a pull looks at what came."""
+    manifest = decode(body)
+    return manifest.layout, manifest.content
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        ("", 0, 0, False, b""),
+        ("x", "", 0, True, b""),
+        ("x", 0, 300, True, bytes(16)),
+        ("a" * 200 + "😀", 0, 0, False, b""),
+    ],
+    ids=["empty", "unnamed type", "short", "wide name"],
+)
+def test_a_manifest_takes_no_more_memory_than_its_page_says(entry):
+    """Entries of seven bytes took 43 times as much."""
+    body = msgspec.msgpack.encode([entry] * 40_000)
+    assert taken(lambda: examined(body)) < FACTOR * len(body)
+
+
+def test_as_many_entries_as_ours_are_always_read():
+    """Also if they are empty and have short names."""
+    body = msgspec.msgpack.encode([(chr(97 + place % 26), 0, 0, False, b"") for place in range(5000)])
+    with pytest.raises(BadManifest, match="more than its length allows"):
+        decode(body)
+    assert len(decode(body, 5000).entries) == 5000
+    with pytest.raises(BadManifest, match="more than its length allows"):
+        decode(body, 4999)
+
+
+def test_what_is_announced_is_not_allocated():
+    """64 MiB were, for a header of 24 bytes."""
+    near, far = connection()
+    lane = Lane(1, 0, near, 0.2)
+    far.send(bytes(1000))
+
+    def receive():
+        with pytest.raises(LaneBroke):
+            lane.receive_growing(64 << 20, lambda: False)
+
+    assert taken(receive) < 1 << 20
+    near.close()
+    far.close()

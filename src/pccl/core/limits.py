@@ -124,6 +124,6 @@ class PeerLimits(Struct, frozen=True):
     """Offers kept at once: as many as lanes of the largest link."""
 
     stall_s: float = 60.0
-    """A collective in which no byte moves in either direction for this long has failed on this peer. TCP itself repairs
-    what can be repaired in less; after that the route is dead or the neighbour's process stands still, which the
-    master judges by the same measure."""
+    """A collective in which no byte moves in either direction for this long, or too few (`dataplane/patience.py`), has
+    failed on this peer. TCP itself repairs what can be repaired in less; after that the route is dead or the
+    neighbour's process stands still, which the master judges by the same measure."""

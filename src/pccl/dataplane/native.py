@@ -20,6 +20,7 @@ from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.connection import Bytes, Connection
 from pccl.dataplane.offers import CannotBegin, Offers, Traffic
+from pccl.dataplane.patience import BYTES_MIN_S
 from pccl.dataplane.ring.segments import result_digest
 from pccl.dataplane.tensors.buffers import Buffers, Tensor
 from pccl.errors import UsageError
@@ -273,7 +274,7 @@ def plan(effect: StartAttempt, stall_s: float) -> _native.Plan:
     made = parameters(effect.spec)
     made.tag, made.attempt = effect.tag, effect.attempt
     made.rank, made.size, made.root = effect.rank, effect.size, effect.root_rank
-    made.segment_bytes, made.stall_s = effect.segment_bytes, stall_s
+    made.segment_bytes, made.stall_s, made.bytes_min_s = effect.segment_bytes, stall_s, BYTES_MIN_S
     return made
 
 

@@ -16,6 +16,7 @@ from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.connection import Connection
 from pccl.dataplane.offers import CannotBegin, Offers, Traffic
+from pccl.dataplane.patience import Patience
 from pccl.dataplane.ring.arithmetic import STORED, check, reduce_all
 from pccl.dataplane.ring.coding import CodedShares, Coding, memory
 from pccl.dataplane.ring.reference_ring import Failed, Receiver, Ring, Sender
@@ -57,16 +58,19 @@ class ReferenceAttempt:
         self._ended(AttemptEnded(self._effect.tag, self._effect.attempt, cause, tuple(sorted(broken)), digest))
 
     def _run(self) -> None:
-        progress_at = time.monotonic()
-        while not self._ring.finished:
+        ring, turn_at = self._ring, time.monotonic()
+        patience = Patience(self._stall_s, ring.open_segments)
+        while not ring.finished:
             if self._stop.is_set():
                 raise Failed("aborted")
-            if self._ring.advance():
-                progress_at = time.monotonic()
-            else:
-                self._ring.wait()
-                if 0 < self._stall_s < time.monotonic() - progress_at:
-                    raise Failed("no byte moved for too long")
+            useful, open_segments = ring.useful_bytes, ring.open_segments
+            if not ring.advance():
+                ring.wait()
+            now = time.monotonic()
+            patience.spend(now - turn_at, ring.useful_bytes - useful, open_segments - ring.open_segments)
+            turn_at = now
+            if patience.cause and not ring.finished:
+                raise Failed(patience.cause)
 
     commits_at_once = True
 

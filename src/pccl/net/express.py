@@ -12,10 +12,12 @@ from contextlib import suppress
 from pccl.codec import contribution_bytes
 from pccl.core.effects.peer_effects import SendParcel, StartExchange
 from pccl.core.effects.peer_events import AttemptEnded, LaneClosed, PeerEvent
-from pccl.core.rules.schedule import PARCEL_BYTES_MAX, PARCELS_KEPT_MAX
+from pccl.core.rules.schedule import PARCEL_BYTES_MAX, PARCELS_BYTES_MAX, PARCELS_KEPT_MAX
 from pccl.dataplane.connection import Connection
+from pccl.dataplane.patience import BYTES_MIN_S
 from pccl.dataplane.plane import DataPlane
-from pccl.dataplane.ring.parcels import Damaged, Exchanged, Inbox, wrap
+from pccl.dataplane.ring.parcels import PARCELS_PER_TURN, Damaged, Exchanged, Inbox, wrap
+from pccl.dataplane.ring.segments import HEADER_BYTES
 from pccl.dataplane.state.digests import digest, memory
 from pccl.net import sockets
 from pccl.net.lanes import LaneKey
@@ -23,8 +25,12 @@ from pccl.net.lanes import LaneKey
 READ_BYTES = 2 * PARCEL_BYTES_MAX
 """Taken from a lane at once: the longest parcel needs no second call."""
 
-BACKLOG_MAX = PARCELS_KEPT_MAX * PARCEL_BYTES_MAX
+BACKLOG_MAX = PARCELS_BYTES_MAX + PARCELS_KEPT_MAX * HEADER_BYTES
 """Bytes that wait to be sent on one lane: as much as its other end may keep."""
+
+PARCELS_PER_S = 20_000
+"""What comes faster on one lane waits to be read. Honest peers that exchange as fast as they can send 2,600 a second
+here, no more than `PARCELS_PER_TURN` of them at a time."""
 
 
 class _ExpressLane:
@@ -33,8 +39,7 @@ class _ExpressLane:
     def __init__(self, sock: Connection, inbox: Inbox) -> None:
         self.sock = sock
         self.inbox = inbox
-        self.received_at = 0.0
-        """When bytes last came."""
+        self.received_bytes = 0
         self._rest = bytearray()
 
     def send(self, data: bytes) -> None:
@@ -62,9 +67,11 @@ class _ExpressLane:
 class _Exchange:
     """One that waits for parcels."""
 
-    def __init__(self, effect: StartExchange, give_up: asyncio.TimerHandle) -> None:
+    def __init__(self, effect: StartExchange, give_up: asyncio.TimerHandle, seen: dict[LaneKey, int]) -> None:
         self.effect = effect
         self.give_up = give_up
+        self.seen = seen
+        """How many bytes had come over each lane when it was last looked at."""
 
 
 class Express:
@@ -142,47 +149,67 @@ class Express:
     def _readable(self, key: LaneKey, lane: _ExpressLane) -> None:
         try:
             data = lane.sock.recv(READ_BYTES)
-            lane.received_at = self._loop.time()
-            complete = lane.inbox.feed(data)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._broke(key, sockets.in_words(error))
             return
-        except Damaged as error:
-            self._broke(key, str(error))
-            return
         if not data:
             self._broke(key, "the other end closed it")
-        elif complete:
-            for waiting in list(self._waiting.values()):
-                self._try_to_finish(waiting)
+            return
+        lane.received_bytes += len(data)
+        self._feed(key, lane, data)
         if len(data) == READ_BYTES:
             # There may be more, of which the descriptor does not tell: under TLS it is read ahead of us.
             self._loop.call_soon(self._readable_again, key, lane)
 
+    def _feed(self, key: LaneKey, lane: _ExpressLane, data: bytes) -> None:
+        try:
+            complete = lane.inbox.feed(data)
+        except Damaged as error:
+            self._broke(key, str(error))
+            return
+        if lane.inbox.full:
+            # Not read until all of it was looked at, a turn of the loop at a time.
+            self._loop.remove_reader(lane.sock.fileno())
+            self._loop.call_later(PARCELS_PER_TURN / PARCELS_PER_S, self._feed_rest, key, lane)
+        if complete:
+            for waiting in list(self._waiting.values()):
+                self._try_to_finish(waiting)
+
     def _readable_again(self, key: LaneKey, lane: _ExpressLane) -> None:
-        if self._lanes.get(key) is lane:
+        if self._lanes.get(key) is lane and not lane.inbox.full:
             self._readable(key, lane)
+
+    def _feed_rest(self, key: LaneKey, lane: _ExpressLane) -> None:
+        if self._lanes.get(key) is not lane:
+            return  # Closed meanwhile.
+        self._loop.add_reader(lane.sock.fileno(), self._readable, key, lane)
+        self._feed(key, lane, b"")
+        self._loop.call_soon(self._readable_again, key, lane)
 
     # ── exchanges ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, effect: StartExchange) -> None:
         """Reduce as soon as every parcel is there."""
         give_up = self._loop.call_later(self._data_plane.stall_s, self._give_up, effect.attempt)
-        waiting = self._waiting[effect.attempt] = _Exchange(effect, give_up)
+        seen = {key: self._lanes[key].received_bytes for key, _ in effect.parcels if key in self._lanes}
+        waiting = self._waiting[effect.attempt] = _Exchange(effect, give_up, seen)
         if flaw := self._data_plane.offers.flaw(effect.tag):
             self._end(effect.attempt, flaw)
         else:
             self._try_to_finish(waiting)
 
     def _give_up(self, attempt: int) -> None:
-        """A parcel has not come for long. While bytes come over its lane it is only slow: others are before it."""
+        """A parcel has not come for long. While bytes come over its lane it may only be slow, with others before it:
+        those that came since the last look pay for as long as they take at the least rate."""
         waiting, stall_s = self._waiting[attempt], self._data_plane.stall_s
-        missing = [key for key, number in waiting.effect.parcels if self._find(key, number) is None]
-        received_at = max((self._lanes[key].received_at for key in missing if key in self._lanes), default=0.0)
-        left_s = received_at + stall_s - self._loop.time()
-        if left_s > 0:
+        missing = {key for key, number in waiting.effect.parcels if self._find(key, number) is None}
+        seen = {key: self._lanes[key].received_bytes for key in missing if key in self._lanes}
+        came = max((nbytes - waiting.seen.get(key, 0) for key, nbytes in seen.items()), default=0)
+        waiting.seen = seen
+        if came > 0:
+            left_s = min(stall_s, came / BYTES_MIN_S)
             waiting.give_up = self._loop.call_later(left_s, self._give_up, attempt)
         else:
             self._end(attempt, "a parcel did not come")
@@ -205,16 +232,15 @@ class Express:
             return
         offers.began(effect.tag, Exchanged(buffers, expected, len(contributions)))
         self._data_plane.reduce_all(effect.spec, contributions, buffers.output)
-        self._forget(effect)
         self._end(effect.attempt, "", digest(memory(buffers.output)))
 
     def _forget(self, effect: StartExchange) -> None:
-        """What was used is not needed again: another attempt has other parcels."""
+        """What was used, or was to be, is not needed again: another attempt has other parcels."""
         for key, number in effect.parcels:
             if key is None:
-                del self._sent[number]
-            else:
-                del self._lanes[key].inbox.parcels[number]
+                self._sent.pop(number, None)
+            elif key in self._lanes:
+                self._lanes[key].inbox.take(number)
 
     def _find(self, key: LaneKey | None, number: int) -> bytes | None:
         """What came in a parcel, or left in one; None while it is missing."""
@@ -226,4 +252,5 @@ class Express:
     def _end(self, attempt: int, cause: str, result: bytes = b"") -> None:
         waiting = self._waiting.pop(attempt)
         waiting.give_up.cancel()
+        self._forget(waiting.effect)
         self._report(AttemptEnded(waiting.effect.tag, attempt, cause, digest=result))

@@ -23,12 +23,15 @@ costs one descriptor for this long."""
 _IPV6_NETWORK_BITS = 64
 """The least that a provider gives to one customer: all its addresses are one origin."""
 
-_ACCEPTED_AT_ONCE = 32
-"""Connections accepted in one turn of the loop. Those that sent at once are read in the next one: in a flood, before
-enough others were accepted to push them out."""
+_ACCEPTED_AT_ONCE = 8
+"""Connections accepted in one turn of the loop, some 0.15 ms each: a vote beside a flood of them waits for a few turns.
+Those that sent at once are read in the next one: in a flood, before enough others were accepted to push them out."""
 
 _ACCEPT_PAUSE_S = 0.2
 """When descriptors have run out: time for some to be closed, and no busy loop."""
+
+_WARN_EVERY_S = 10.0
+"""Between two lines about descriptors that have run out; the pause above would make it five a second."""
 
 
 def origin_of(host: str) -> str:
@@ -114,6 +117,8 @@ class Listener:
         self._on_connection = on_connection
         self._connection_dead_s = connection_dead_s
         self._sockets: list[socket.socket] = []
+        self._failures = 0
+        self._warn_again_at = 0.0
 
     def open(self, host: str, port: int) -> None:
         """Raises `OSError`."""
@@ -141,6 +146,14 @@ class Listener:
         if listener.fileno() >= 0:
             asyncio.get_running_loop().add_reader(listener, self._accept_waiting, listener)
 
+    def _warn(self, error: OSError, now: float) -> None:
+        """Descriptors have run out, which may last for as long as a flood does: one line in a while."""
+        self._failures += 1
+        if now >= self._warn_again_at:
+            self._warn_again_at = now + _WARN_EVERY_S
+            words = "no connection can be accepted: %s; trying again every %g s (%d times so far)"
+            log.warning(words, sockets.in_words(error), _ACCEPT_PAUSE_S, self._failures)
+
     def _accept_waiting(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTED_AT_ONCE):
             try:
@@ -149,8 +162,8 @@ class Listener:
                 if not sockets.out_of_descriptors(error):
                     log.debug("a connection broke before it was accepted: %s", error)
                     continue
-                log.warning("no connection can be accepted: %s; trying again in %g s", error, _ACCEPT_PAUSE_S)
                 loop = asyncio.get_running_loop()
+                self._warn(error, loop.time())
                 loop.remove_reader(listener)
                 loop.call_later(_ACCEPT_PAUSE_S, self._resume, listener)
                 return

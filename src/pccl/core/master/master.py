@@ -315,7 +315,7 @@ class Master:
         here = count_peers(len(self.roster.accepted))
         sentence = f"{kind} {short(gone.peer)} is gone: {gone.how}; {here}"
         note = Note(sentence, gone.event, accepted and gone.event != "left", gone.peer)
-        (self.outbox.announce if accepted else self.outbox.note)(note)
+        self.outbox.announce(note) if accepted else self.outbox.note_outsider(note, member.seen_host)
         return gone
 
     def _end_run(self, back_until: float, now: float) -> None:

@@ -7,6 +7,7 @@ from msgspec import structs
 
 from pccl.core.effects.both import Note
 from pccl.core.effects.master import Close, MasterEffect, Send
+from pccl.core.master.ration import Ration
 from pccl.core.master.roster import Roster
 from pccl.core.messages.both import Ping
 from pccl.core.messages.observers import ToObserver
@@ -29,6 +30,7 @@ class Outbox:
         """When the event happened that is being handled."""
         self.events: deque[tuple[float, Note]] = deque(maxlen=EVENTS_KEPT)
         """What the operator was told last, and when."""
+        self._ration = Ration()
         self._news: list[str] = []
         """Changes of the roster that the peers have not read of."""
         self._losses = False
@@ -83,6 +85,14 @@ class Outbox:
         note = structs.replace(note, reason=clip(self.spell(note.reason)))
         self._effects.append(note)
         self.events.append((self.now, note))
+
+    def note_outsider(self, note: Note, host: str) -> None:
+        """Tell the operator of a peer that is not in the run and comes from there, unless there were many already."""
+        silenced = self._ration.draw(host, self.now) if host else 0
+        if silenced is None:
+            return
+        more = f" (there were {silenced} more of {host} that were not told)" if silenced else ""
+        self.note(structs.replace(note, reason=note.reason + more))
 
     def announce(self, note: Note) -> None:
         """Tell the operator, and all peers with the next topology."""

@@ -164,7 +164,7 @@ class Visits(Part):
         lanes = transfer_lanes(self._roster.lanes[visit.group], distance_s)
         start = StartSync(visit.attempt, True, tuple(reached), lanes, claim.revision, claim.layout, claim.content)
         sentence = f"the visitor {short(visit.peer)} fetches the shared state from {names(reached)}"
-        self._outbox.note(Note(sentence, "visit", peer=visit.peer))
+        self._outbox.note_outsider(Note(sentence, "visit", peer=visit.peer), self._roster.known(visit.peer).seen_host)
         self._outbox.send((visit.peer,), start)
         self._outbox.send(reached, Serve(visit.attempt, visit.peer, lanes, claim.layout, claim.content))
 

@@ -25,7 +25,7 @@ from pccl.core.messages.to_master import Done, Failed, Initiate, Withdraw
 from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start, ToCollectives, Withdrawn
 from pccl.core.peer.links import Links
 from pccl.core.peer.outbox import Outbox
-from pccl.core.rules.schedule import PARCELS_KEPT_MAX, PARCELS_MAX
+from pccl.core.rules.schedule import PARCELS_BYTES_MAX, PARCELS_KEPT_MAX, PARCELS_MAX
 from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, clip
 from pccl.types import CollectiveKind, PeerId, count_peers, tag_name
@@ -101,6 +101,8 @@ class Collectives:
         self._outbox = outbox
         self._attempts: dict[int, Attempt] = {}
         self._last_parcel = 0
+        self._kept: dict[int, int] = {}
+        """The length of each parcel that others may still keep."""
         self._unused = 0
         """How many parcels in a row were sent and not used, since our links last changed."""
         self._skipped = 0
@@ -139,9 +141,13 @@ class Collectives:
         lanes = self._links.express(others)
         in_use = [each.parcel for each in self._attempts.values() if each.parcel]
         apart = self._last_parcel - min(in_use, default=self._last_parcel)
-        if lanes is not None and len(in_use) < PARCELS_MAX and apart < PARCELS_KEPT_MAX - 1:
+        oldest = min([self._last_parcel + 1, *in_use])
+        self._kept = {number: nbytes for number, nbytes in self._kept.items() if number >= oldest}
+        nbytes = _contribution_bytes(attempt.spec)
+        fits = sum(self._kept.values()) + nbytes <= PARCELS_BYTES_MAX
+        if lanes is not None and len(in_use) < PARCELS_MAX and apart < PARCELS_KEPT_MAX - 1 and fits:
             self._last_parcel = attempt.parcel = self._last_parcel + 1
-            oldest = min([attempt.parcel, *in_use])
+            self._kept[attempt.parcel] = nbytes
             self._outbox.add(SendParcel(attempt.tag, attempt.parcel, oldest, lanes, attempt.spec))
 
     def withdraw(self, calls: tuple[int, ...]) -> None:

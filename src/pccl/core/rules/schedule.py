@@ -39,6 +39,9 @@ PARCELS_KEPT_MAX = 4 * PARCELS_MAX
 """Parcels of one peer that another keeps, and how far apart the numbers of those in use may be: one that waits long for
 its collective keeps all later ones of aborted collectives alive."""
 
+PARCELS_BYTES_MAX = PARCELS_MAX * PARCEL_BYTES_MAX
+"""Bytes of them, 16 MiB: as many of the longest as may be in use. In a mesh of eight a peer keeps 112 MiB at most."""
+
 PARCEL_RATE = 125_000_000
 """Bytes per second that a link is taken to carry when the longest parcel is chosen: 1 Gbit/s. A slower one has longer
 round trips too in practice, and `PARCEL_BYTES_MAX` bounds what a wrong guess can cost."""

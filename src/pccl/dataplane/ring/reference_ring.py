@@ -128,12 +128,19 @@ class Ring:
         self._unsent = sum(route.segments(route.chunk_sent(hop)) for hop in hops)
         self.sent_bytes = self.received_bytes = 0
         self._checks: dict[tuple[int, int], int] = {}  # of the segments of the result, by chunk and index
+        self.useful_bytes = 0
+        """Of this attempt, both ways: those of earlier ones are no progress."""
         for index in range(route.segments(route.chunk_sent(0)) if route.hops else 0):
             self._ready.append((0, index, self._input[self._own(index).within(route.input_begin)]))
 
     @property
     def finished(self) -> bool:
         return self._unsent == 0 and self._unreceived == 0
+
+    @property
+    def open_segments(self) -> int:
+        """Those that are still to be sent, and to be received."""
+        return self._unsent + self._unreceived
 
     def advance(self) -> bool:
         """One turn for every lane; False if none had anything to do. Raises `Failed`."""
@@ -192,6 +199,7 @@ class Ring:
             sender.rest = memoryview(self._announced(hop, index, payload))
         sent = sender.send()
         self.sent_bytes += sent
+        self.useful_bytes += sent
         self._unsent -= not sender.rest
         return sent > 0
 
@@ -222,6 +230,8 @@ class Ring:
             return False  # the next bytes belong to another attempt
         got = receiver.receive()
         self.received_bytes += got
+        if receiver.header is not None and receiver.header.attempt == self._effect.attempt:
+            self.useful_bytes += got
         if not receiver.whole:
             return got > 0
         if receiver.header is None:
@@ -248,6 +258,7 @@ class Ring:
         if header.length != self._on_lane(self._place(self._route.chunk_received(header.hop), header.index)):
             raise Failed("a segment from the previous peer has no place in this attempt")
         self._awaited.remove(segment)
+        self.useful_bytes += HEADER_BYTES
 
     def _take(self, header: Header, payload: Bytes) -> None:
         """A whole segment is there: check it, reduce it, pass it on."""

@@ -26,9 +26,15 @@ ENTRIES_MAX = 1 << 20
 NAME_CHARACTERS_MAX = 1024
 COUNT_MAX = 1 << 56
 """Elements of one entry: no machine has more, and eight times as many bytes fit a signed 64-bit number."""
-MANIFEST_BYTES_MAX = 64 << 20
-"""Of a manifest that is read only to say how its layout differs from ours: what a state of 10 TB in 100,000 entries
-needs. One whose layout is ours has a length that we know, however long."""
+FOREIGN_BYTES_MIN, FOREIGN_BYTES_FACTOR = 1 << 20, 2
+"""Of a manifest that is read only to say how its layout differs from ours: so much, and twice as much as ours takes.
+One whose layout is ours has a length that we know, however long."""
+
+ENTRY_BYTES_MIN = 24
+"""What an entry that has any content takes in a manifest, with a name of one letter."""
+SMALL_ENTRIES_MAX = 1024
+"""Entries of a foreign manifest that may be shorter, such as empty ones. Together these bound what is made of a
+manifest: an entry takes some 250 bytes in memory, a dozen times as much as that, however short it was on the wire."""
 
 ELEMENT_CHARACTERS_MAX = 32
 """Of the name of a type of elements: torch's longest has 15."""
@@ -171,17 +177,35 @@ def _wrong(why: str) -> UsageError:
     return UsageError(f"shared state: {why}", Result.INVALID_ARGUMENT)
 
 
-def decode(body: bytes | bytearray | memoryview) -> Manifest:
-    """What another peer reports that it holds. The length of `body` is the caller's to bound; what is made of it takes
-    some twenty times as much memory at worst. Raises `BadManifest`."""
+def foreign_bytes_max(own: Manifest) -> int:
+    """How long a manifest of another layout than this may be, so that it is read at all."""
+    return FOREIGN_BYTES_MIN + FOREIGN_BYTES_FACTOR * len(own.encoded)
+
+
+def decode(body: bytes | bytearray | memoryview, entries: int | None = None) -> Manifest:
+    """What another peer reports that it holds: so many entries, or unknown ones, whose number their bytes limit. The
+    length of `body` is the caller's to bound; what is made of it takes some twenty times as much memory at worst.
+    Raises `BadManifest`."""
+    announced = _announced_entries(body)
+    most = SMALL_ENTRIES_MAX + len(body) // ENTRY_BYTES_MIN if entries is None else entries
+    if announced > most:
+        raise BadManifest(f"no manifest: it announces {announced} entries, more than its length allows")
     try:
-        entries = _decoder.decode(body)
+        found = _decoder.decode(body)
     except (ValidationError, DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadManifest(f"no manifest ({type(error).__name__})") from None
-    for place, entry in enumerate(entries):
+    for place, entry in enumerate(found):
         if len(entry.digests) != chunks(entry.nbytes) * DIGEST_BYTES:
             raise BadManifest(f"no manifest: entry {place} has not as many digests as chunks")
-    return Manifest(entries)
+    return Manifest(found)
+
+
+def _announced_entries(body: bytes | bytearray | memoryview) -> int:
+    """How many entries the head of the array says that there are; 0 if it is none, which decoding finds out."""
+    head = bytes(body[:5])
+    if head[:1] == b"\xdd":
+        return int.from_bytes(head[1:], "big")
+    return int.from_bytes(head[1:3], "big") if head[:1] == b"\xdc" else 0
 
 
 def shown(name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pccl.dataplane.connection import Connection
 from pccl.dataplane.state.agenda import Agenda, Goal
 from pccl.dataplane.state.digests import CHUNK_BYTES, digest
-from pccl.dataplane.state.manifest import MANIFEST_BYTES_MAX, BadManifest, Chunk, Holding, decode, shown
+from pccl.dataplane.state.manifest import BadManifest, Chunk, Holding, decode, foreign_bytes_max, shown
 from pccl.dataplane.state.transfer import (
     SLICE_MS,
     Ended,
@@ -21,6 +21,7 @@ from pccl.dataplane.state.transfer import (
     Lane,
     LaneBroke,
     Report,
+    SharedPatience,
     Stopped,
     Transfer,
 )
@@ -43,10 +44,12 @@ class Pulling(Transfer):
         stall_s: float,
     ) -> None:
         """`holders`: the lanes to each; a report counts lanes through all of them. `stall_s`: a lane that owes an
-        answer and brings no byte for this long is broken."""
+        answer and brings no byte for this long is broken, and so is one that owes one while all together bring less
+        than they must (`dataplane/patience.py`)."""
         owners = [holder for holder, lanes in enumerate(holders) for _ in lanes]
         connections = itertools.chain.from_iterable(holders)
-        lanes = [Lane(attempt, place, connection, stall_s) for place, connection in enumerate(connections)]
+        patience = None if goal.visit else SharedPatience(stall_s)
+        lanes = [Lane(attempt, place, connection, stall_s, patience) for place, connection in enumerate(connections)]
         super().__init__("pull", lanes, ended)
         self._own = own
         self._agenda = Agenda(own.manifest, goal, owners)
@@ -111,12 +114,12 @@ class Pulling(Transfer):
         length = self._agenda.manifest_bytes()
         if header.kind is not Kind.MANIFEST or (length is not None and header.length != length):
             raise self._lied(lane, "its manifest is not of the elected layout")
-        if header.length > MANIFEST_BYTES_MAX and length is None:
+        own = self._own.manifest
+        if length is None and header.length > foreign_bytes_max(own):
             raise LaneBroke("the elected state has other entries than ours, too many to say which")
-        body = bytearray(header.length)
-        lane.receive(memoryview(body), lambda: self._stopped(lane))
+        body = lane.receive_growing(header.length, lambda: self._stopped(lane))
         try:
-            manifest = decode(body)
+            manifest = decode(body, None if length is None else len(own.entries))
         except BadManifest as error:
             raise self._lied(lane, f"its manifest: {error}") from None
         goal = self._agenda.goal

@@ -19,6 +19,7 @@ from pccl.dataplane.state.transfer import (
     Lane,
     LaneBroke,
     Report,
+    SharedPatience,
     Stopped,
     Transfer,
 )
@@ -74,7 +75,9 @@ class Serving(Transfer):
     ) -> None:
         """`stall_s`: a lane that takes no byte for this long is broken. With a `rate`, for requesters that no peer
         waits for, so is one that asks for nothing for as long."""
-        super().__init__("serve", [Lane(attempt, place, lane, stall_s) for place, lane in enumerate(lanes)], ended)
+        patience = SharedPatience(stall_s) if rate is None else None
+        made = [Lane(attempt, place, lane, stall_s, patience) for place, lane in enumerate(lanes)]
+        super().__init__("serve", made, ended)
         self._own = own
         self._rate = rate
         self._requests = itertools.count(1)

@@ -19,6 +19,7 @@ from msgspec import Struct
 
 from pccl.core.fields import SEGMENT_BYTES_MAX
 from pccl.dataplane.connection import Connection
+from pccl.dataplane.patience import Patience
 from pccl.dataplane.ring.segments import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from pccl.dataplane.ring.segments import Header as Segment
 from pccl.dataplane.ring.segments import seal
@@ -35,6 +36,12 @@ _MAGIC = b"PCCLSTAT"
 _GOODBYE_TAG = int.from_bytes(b"PCCL BYE", "little")
 _LAYOUT = struct.Struct("<8sIIII")
 HEADER_BYTES = _LAYOUT.size
+
+_MANY = 1 << 30
+"""Chunks are asked for many at a time, so that none pays for a round trip: what counts are bytes."""
+
+_PORTION_BYTES = 64 << 10
+"""Received at a time of what has only been announced: a manifest, a segment of an earlier attempt."""
 
 Bytes = bytes | bytearray | memoryview
 
@@ -98,10 +105,47 @@ class Report(Struct, frozen=True):
     """Who failed us, and why: holders by their place when pulling, lanes when serving."""
 
 
+class SharedPatience:
+    """The patience that all lanes of a transfer have together: what one of them moves, all have moved. A holder that
+    serves many at once may be slow on each; one that sends a byte now and then while all others are done is not."""
+
+    def __init__(self, stall_s: float) -> None:
+        self._stall_s = stall_s
+        self._patience = self._full()
+        self._spent_at = self._over_at = time.monotonic()
+        self._why = ""
+        self._lock = threading.Lock()
+
+    def _full(self) -> Patience:
+        return Patience(self._stall_s, segments=_MANY)
+
+    def over(self, since: float, nbytes: int) -> str:
+        """So many bytes have moved on a lane that is owed something, or owes it, since then; the reason if there was
+        no patience left meanwhile. Who begins after that has all of it."""
+        with self._lock:
+            now = time.monotonic()
+            self._patience.spend(now - self._spent_at, nbytes)
+            self._spent_at = now
+            if cause := self._patience.cause:
+                self._why = cause.replace("too long", f"{self._stall_s:g} s")
+                self._over_at, self._patience = now, self._full()
+            return self._why if self._over_at > since else ""
+
+
 class Lane:
     """One lent connection: whole messages, in portions as they come. Used by one thread at a time."""
 
-    def __init__(self, attempt: int, place: int, connection: Connection, stall_s: float) -> None:
+    def __init__(
+        self,
+        attempt: int,
+        place: int,
+        connection: Connection,
+        stall_s: float,
+        patience: SharedPatience | None = None,
+    ) -> None:
+        """Without `patience` any byte is progress: no peer but the one that asks waits for a transfer to a visitor, and
+        what that gets is limited by a rate, not by the link."""
+        self._patience = patience
         self.attempt = attempt
         self.place = place
         self.connection = connection
@@ -114,9 +158,9 @@ class Lane:
     def receive(
         self, into: memoryview, stopped: Callable[[], bool], *, counts: bool = False, whole: bool = False
     ) -> None:
-        """Fill it. Raises `LaneBroke`, also when no byte comes for `stall_s`, and `Stopped`. With `whole`, all waits
-        for it together may last no longer: the other end may send byte by byte."""
-        got, idle_s = 0, 0.0
+        """Fill it. Raises `LaneBroke`, also when no byte comes for `stall_s`, or too few, and `Stopped`. With `whole`,
+        all waits for it together may last no longer: the other end may send byte by byte."""
+        got, idle_s, since = 0, 0.0, time.monotonic()
         while got < len(into):
             if stopped():
                 raise Stopped
@@ -124,6 +168,7 @@ class Lane:
                 portion = self.connection.recv_into(into[got:])
             except (BlockingIOError, InterruptedError):
                 idle_s = self._wait(select.POLLIN, idle_s)
+                self._account(since, 0)
                 continue
             except OSError as error:
                 raise LaneBroke(f"receive: {error.strerror}") from error
@@ -131,6 +176,17 @@ class Lane:
                 raise LaneBroke("the other side closed the lane")
             got, idle_s = got + portion, idle_s if whole else 0.0
             self.moved_bytes += portion * counts
+            self._account(since, portion)
+
+    def receive_growing(self, length: int, stopped: Callable[[], bool]) -> bytearray:
+        """So many bytes, in memory that grows with what has come: the length is the sender's word. Raises like
+        `receive`."""
+        body, portion = bytearray(), memoryview(bytearray(min(length, _PORTION_BYTES)))
+        while len(body) < length:
+            part = portion[: length - len(body)]
+            self.receive(part, stopped)
+            body += part
+        return body
 
     def receive_header(self, stopped: Callable[[], bool], *, unused: bool = False) -> Header | None:
         """The next message's; None if it is the goodbye. Segments of earlier attempts may still lie in front of it:
@@ -145,21 +201,36 @@ class Lane:
             ours = (segment.tag, segment.attempt) == (_GOODBYE_TAG, self.attempt)
             if segment.seal != seal(segment) or segment.length > SEGMENT_BYTES_MAX or (unused and not ours):
                 raise LaneBroke("the bytes received are not a message of a state transfer")
-            self.receive(memoryview(bytearray(segment.length)), stopped)
+            self._drop(segment.length, stopped)
             if ours:
                 return None
 
+    def _drop(self, length: int, stopped: Callable[[], bool]) -> None:
+        """Read the rest of an earlier attempt, which is no progress, in portions: its length is the sender's word."""
+        patience, self._patience = self._patience, None
+        scratch = memoryview(bytearray(min(length, _PORTION_BYTES)))
+        began = time.monotonic()
+        try:
+            while length > 0:
+                self.receive(scratch[: min(length, len(scratch))], stopped)
+                length -= len(scratch)
+        finally:
+            self._patience = patience
+        self._account(began, 0)
+
     def send(self, data: Bytes, stopped: Callable[[], bool], *, counts: bool = False) -> None:
         """Hand all of it to the kernel. Raises like `receive`."""
-        rest, idle_s = memoryview(data), 0.0
+        rest, idle_s, since = memoryview(data), 0.0, time.monotonic()
         while rest:
             if stopped():
                 raise Stopped
-            if portion := self._send_some(rest):
+            portion = self._send_some(rest)
+            if portion:
                 rest, idle_s = rest[portion:], 0.0
                 self.moved_bytes += portion * counts
             else:
                 idle_s = self._wait(select.POLLOUT, idle_s)
+            self._account(since, portion)
 
     def await_bytes(self, stopped: Callable[[], bool]) -> None:
         """Until something comes, however long that takes, or it breaks. Raises `Stopped`."""
@@ -202,6 +273,10 @@ class Lane:
         wait for an answer on this one."""
         with suppress(OSError):  # Broken on the other side, too.
             self.connection.shutdown(socket.SHUT_RDWR)
+
+    def _account(self, since: float, nbytes: int) -> None:
+        if self._patience is not None and (why := self._patience.over(since, nbytes)):
+            raise LaneBroke(why)
 
     def _wait(self, event: int, idle_s: float) -> float:
         """How long nothing has moved now. What counts is time spent looking, not what the clock says: a lane does not
