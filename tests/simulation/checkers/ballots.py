@@ -1,5 +1,6 @@
 """Nothing is decided without the votes of all that are asked, nor waited for without a reason."""
 
+from collections.abc import Iterator
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -54,6 +55,16 @@ class AwaitedPeersKnow(Checker):
         super().__init__(theatre)
         self._told: dict[tuple[int, PeerId], float] = {}
         """By master and peer: when last."""
+        self._since: dict[tuple[PeerId, PeerId, int], float] = {}
+        """Votes that were missing when we last looked, and since when."""
+        self._handled_at = self._woke_at = 0.0
+        """When a master last did anything, and when it last did so after a pause."""
+
+    def master_handles(self, event: object) -> None:
+        now = self.theatre.scheduler.now
+        if now - self._handled_at > PATIENCE_S / 2:
+            self._woke_at = now
+        self._handled_at = now
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if not isinstance(message, Awaited):
@@ -68,18 +79,25 @@ class AwaitedPeersKnow(Checker):
     def sampled(self) -> None:
         """A vote that has been missing for long."""
         master, now = self.theatre.master, self.theatre.scheduler.now
-        if master.gone or master.frozen:
+        if master.gone or master.frozen or now - self._woke_at < PATIENCE_S:
             return
+        self._since = {each: self._since.get(each, now) for each in self._missing_votes()}
+        for (waits, peer, tag), since in self._since.items():
+            told = self._told.get((master.number, peer), -inf)
+            if now - since > PATIENCE_S and now - told > PATIENCE_S:
+                raise self.fail(f"{peer[:8]} is not told that {waits[:8]} waits for it in tag {tag}")
+
+    def _missing_votes(self) -> Iterator[tuple[PeerId, PeerId, int]]:
+        """Who waits, for whom, in what."""
+        running = {attempt.tag for attempt in self.ledger.running.values()}
         for known in self.ledger.known.values():
             host = self.theatre.host_of(known)
             if host is None or host.harms or known.tells or host.waiting_s() <= PATIENCE_S:
                 continue
-            for tag in known.initiated.keys() - {attempt.tag for attempt in self.ledger.running.values()}:
-                group = [each for each in self.ledger.electorate() if each.group == known.group]
-                for each in group:
-                    told = self._told.get((master.number, each.peer), -inf)
-                    if tag not in each.initiated and not each.away and now - told > PATIENCE_S:
-                        raise self.fail(f"{each.peer[:8]} is not told that {known.peer[:8]} waits for it in tag {tag}")
+            for tag in known.initiated.keys() - running:
+                for each in self.ledger.electorate():
+                    if each.group == known.group and tag not in each.initiated and not each.away:
+                        yield known.peer, each.peer, tag
 
 
 class NoSilentWait(Checker):
