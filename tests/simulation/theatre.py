@@ -380,8 +380,7 @@ class Theatre:
 
     def wait_bound_s(self) -> float:
         """The plan's, and the time that peers look for another master."""
-        searching_s = self.plan.peer_limits.master_timeout_s if self.master_crashes else 0.0
-        return self.plan.wait_bound_s + searching_s
+        return self.plan.wait_bound_s + (self.plan.peer_limits.master_timeout_s if self.master_crashes else 0.0)
 
     def explain(self) -> tuple[str, ...]:
         """What the master says it waits for."""
@@ -389,8 +388,7 @@ class Theatre:
 
     def named_in(self, text: str) -> set[PeerId]:
         """The peers that a sentence names."""
-        words = _WORD.findall(text)
-        return {self.hosts_by_name[word].identity.peer for word in words if word in self.hosts_by_name}
+        return {self.hosts_by_name[word].identity.peer for word in _WORD.findall(text) if word in self.hosts_by_name}
 
     def standing_faults(self) -> int:
         """Faults that last: each may prolong a wait as often as a fresh one. Pairs that cannot dial each other are

@@ -258,8 +258,8 @@ FILES_LONGER = {
     "tests/e2e/test_api_collectives.py": 450,
 }
 """Files that are still longer, with limits of their own. No other one is added."""
-CORE_LINES_MAX = 5300
-"""Hard limits, some way above what we aim at (40, 300, 5,250): they stop growth, nothing more. In `core/` lines of code
+CORE_LINES_MAX = 5360
+"""Hard limits, some way above what we aim at (40, 300, 5,330): they stop growth, nothing more. In `core/` lines of code
 count: a limit that counted docstrings too would be a limit on explaining. One in nine of them is an import, and more
 than a thousand are the way back to a master (docs/recovery.md); some hundred are about peers that are admitted and
 hostile."""

@@ -9,7 +9,7 @@ Nothing here knows how links are made or peers admitted.
 Rules: docs/protocol.md, "Collectives".
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pccl.core.effects.both import Note
 from pccl.core.fields import CollectiveSpec
@@ -22,7 +22,7 @@ from pccl.core.master.recovery.restored import RestoredAttempt
 from pccl.core.master.roster import Member
 from pccl.core.master.rounds import Round
 from pccl.core.messages.to_master import Done, Failed, Initiate
-from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start
+from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start, Withdrawn
 from pccl.core.rules.agreement import different_results, disagreement, rootless
 from pccl.core.rules.ballot import Ballot
 from pccl.core.rules.schedule import lane_share, segment_bytes
@@ -87,7 +87,18 @@ class Collectives(Part):
         )
         return collective if votes else None
 
-    def withdraw(self, collective: Collective, member: Member, now: float) -> None:
+    def withdraw(self, member: Member, tags: tuple[int, ...], explain: Callable[[Collective], str], now: float) -> None:
+        """Take votes back. If one of them has started or been answered meanwhile, all go on: the peer receives that."""
+        voting = [vote for tag in dict.fromkeys(tags) if (vote := self.open_vote(member, tag)) is not None]
+        if len(voting) < len(tags):
+            return
+        awaited = max(voting, key=lambda collective: len(collective.ballot.missing()))
+        missing = tuple(awaited.ballot.missing())
+        self._outbox.send((member.peer,), Withdrawn(tags, missing, clip(explain(awaited))))
+        for collective in voting:
+            self._take_back(collective, member, now)
+
+    def _take_back(self, collective: Collective, member: Member, now: float) -> None:
         """A vote is taken back, and the parcel that came with it; the others wait for another one."""
         collective.ballot.forget(member.peer)
         collective.parcels.pop(member.peer, None)

@@ -10,9 +10,11 @@ Rules: docs/protocol.md, "Liveness".
 
 from collections.abc import Iterable, Sequence
 
+from pccl.core.fields import KickKind
 from pccl.core.limits import PINGS_PER_LIMIT
 from pccl.core.master.part import Common, Part, Wait
 from pccl.core.master.roster import Member, MemberStage
+from pccl.core.messages.to_peer import Kick
 from pccl.types import PeerId
 
 
@@ -32,8 +34,8 @@ class Liveness(Part):
         tried = member.stage is MemberStage.TRIED
         return self._limits.candidate_silence_s if tried else self._limits.silence_s
 
-    def watch(self, waited_for: Iterable[PeerId], now: float) -> list[Member]:
-        """Ping the peers that are waited for; returns the members that have been silent for too long."""
+    def watch(self, waited_for: Iterable[PeerId], now: float) -> list[tuple[Member, Kick]]:
+        """Ping the peers that are waited for; returns the members that have been silent for too long, to be kicked."""
         members = [member for peer in waited_for if (member := self._roster.member(peer)) is not None]
         self._waited_since = {each.peer: self._waited_since.get(each.peer, now) for each in members}
         self._pinged_at = {each.peer: self._pinged_at.get(each.peer, 0.0) for each in members}
@@ -41,10 +43,14 @@ class Liveness(Part):
         due = [each.peer for each in members if now - self._pinged_at[each.peer] >= self.limit(each) / PINGS_PER_LIMIT]
         self._pinged_at.update(dict.fromkeys(due, now))
         self._outbox.ping(due, now)
-        return silent
+        return [(each, Kick(KickKind.SILENT, self._silence_in_words(each))) for each in silent]
 
-    def voteless(self, waits: Sequence[Wait], now: float) -> tuple[list[Member], str]:
-        """The members that have kept others waiting for too long, in the oldest such wait, and its call. None by whom
+    def _silence_in_words(self, member: Member) -> str:
+        alone = member.stage in (MemberStage.VISITOR, MemberStage.CANDIDATE)
+        return f"it answered nothing for {self.limit(member):g} s{'' if alone else ' while others waited for it'}"
+
+    def voteless(self, waits: Sequence[Wait], now: float) -> list[tuple[Member, Kick]]:
+        """The members that have kept others waiting for too long, in the oldest such wait, to be kicked. None by whom
         fewer wait than are missing: one peer must not get all others kicked by calling what they never call. And none
         that itself waits for what no vote can bring, such as links. Others are looked at when these are out."""
         limit_s = self._limits.vote_timeout_s
@@ -57,8 +63,9 @@ class Liveness(Part):
             due = 0 < limit_s < now - max(wait.since, self._unread_before) and not wait.works
             late = [member for member in missing if member.peer not in busy]
             if due and late and voters and _outweigh(voters, missing):
-                return late, wait.call
-        return [], ""
+                reason = f"others waited for it in {wait.call} for {limit_s:g} s (vote_timeout_s)"
+                return [(member, Kick(KickKind.VOTELESS, reason)) for member in late]
+        return []
 
     def shift_deadlines(self, missed_s: float, now: float) -> None:
         """The silence of every peer is counted from now on: answers, and votes, may be unread."""

@@ -54,7 +54,7 @@ from pccl.core.messages.to_master import (
     VoteTopology,
     Withdraw,
 )
-from pccl.core.messages.to_peer import Kick, Withdrawn
+from pccl.core.messages.to_peer import Kick
 from pccl.core.text import Violation, clip, names
 from pccl.types import count_peers, short
 
@@ -256,7 +256,7 @@ class Master:
                 arrives = self.links.reaches_all(member.peer, self.roster.ring(member.group))
                 self.collectives.initiate(member, message, message.parcel if arrives else 0, now)
             case Withdraw(tags=tags):
-                self._withdraw(member, tags, now)
+                self.collectives.withdraw(member, tags, self._waits.missing_in, now)
             case SyncState():
                 if voted or self.collectives.in_flight(member.peer):
                     raise Violation("called sync_shared_state while other calls of its own are open")
@@ -265,21 +265,6 @@ class Master:
                 self.syncs.report(member, attempt, cause)
             case Done() | Failed():
                 self.collectives.report(member, message, now)
-
-    def _withdraw(self, member: Member, tags: tuple[int, ...], now: float) -> None:
-        """Take votes back. If one of them has started or been answered meanwhile, all go on: the peer receives that."""
-        voting = [
-            collective
-            for tag in dict.fromkeys(tags)
-            if (collective := self.collectives.open_vote(member, tag)) is not None
-        ]
-        if len(voting) < len(tags):
-            return
-        awaited = max(voting, key=lambda collective: len(collective.ballot.missing()))
-        missing, reason = tuple(awaited.ballot.missing()), clip(self._waits.missing_in(awaited))
-        self.outbox.send((member.peer,), Withdrawn(tags, missing, reason))
-        for collective in voting:
-            self.collectives.withdraw(collective, member, now)
 
     def _stop_attempts(self, link: Link, cause: str, now: float) -> None:
         """A link is down, over which collectives may run; none does over a visitor's."""
@@ -393,22 +378,17 @@ class Master:
 
     def _pass_time(self, now: float) -> None:
         watches = self._watch_at is not None and self._watch_at <= now
-        voteless, call = self.liveness.voteless(self._waits.all(), now) if watches else ([], "")
+        voteless = self.liveness.voteless(self._waits.all(), now) if watches else []
         for link in self.links.pass_time(now):
             self._stop_attempts(link, link.explain(), now)
         for member in self.visits.overdue(now):
             reason = f"it visits and asked for nothing within {self.limits.link_timeout_s:g} s"
             self.expel(member, Kick(KickKind.IDLE, reason), now)
-        if watches:
-            waited = dict.fromkeys(peer for part in self._parts for peer in part.waited_for())
-            for member in self.liveness.watch(waited, now):
-                alone = member.stage in (MemberStage.VISITOR, MemberStage.CANDIDATE)
-                reason = f"it answered nothing for {self.liveness.limit(member):g} s"
-                kick = Kick(KickKind.SILENT, reason if alone else f"{reason} while others waited for it")
+        waited = dict.fromkeys(peer for part in self._parts for peer in part.waited_for()) if watches else {}
+        silent = self.liveness.watch(waited, now) if watches else []
+        for member, kick in (*silent, *voteless):
+            if self.roster.member(member.peer) is member:
                 self.expel(member, kick, now)
-        for member in [each for each in voteless if self.roster.accepted.get(each.peer) is each]:
-            reason = f"others waited for it in {call} for {self.limits.vote_timeout_s:g} s (vote_timeout_s)"
-            self.expel(member, Kick(KickKind.VOTELESS, reason), now)
 
     def _watch(self, now: float) -> None:
         """Look again in a while if a peer waits; explain waits that have lasted long."""
