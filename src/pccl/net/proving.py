@@ -26,7 +26,9 @@ from pccl.core.messages.lanes import LaneAnswer, LaneHello
 from pccl.dataplane.connection import Connection, Secured, Tls
 from pccl.net import handshake
 from pccl.security import proofs
+from pccl.security.certificate import pin_of
 from pccl.security.proofs import KNOCK_BYTES, NONCE_BYTES, Knock
+from pccl.security.tokens import same
 from pccl.wire.codec import encode
 from pccl.wire.framing import Purpose, WireError, frame, preamble
 
@@ -109,7 +111,7 @@ async def dial(sock: socket.socket, effect: Dial, security: LaneSecurity) -> tup
     hello = replace(effect.hello, proof=proofs.proof_of_dialler(effect.key, effect.hello, bound))
     await handshake.send_all(connection, frame(encode(hello)))
     reply = await handshake.read_answer(connection)
-    if not proofs.same(reply.proof, proofs.proof_of_listener(effect.key, hello, bound)):
+    if not same(reply.proof, proofs.proof_of_listener(effect.key, hello, bound)):
         raise WireError("its answer does not prove that it knows the key of this link")
     return connection, reply
 
@@ -119,7 +121,7 @@ async def _connect(sock: socket.socket, tls: Tls, first: bytes, pin: bytes) -> t
     connection.hello()
     await _read_preamble(sock, Purpose.SECURE_LANE)
     await _shake(connection)
-    if not proofs.same(proofs.pin_of(connection.certificate()), pin):
+    if not same(pin_of(connection.certificate()), pin):
         raise WireError("it shows another certificate than the peer that is meant: it is another one")
     return connection, pin
 
@@ -160,7 +162,7 @@ async def read_hello(sock: socket.socket, keys: Keys, security: LaneSecurity) ->
         await _shake(secured)
         bound = security.pin
     hello = await handshake.read_lane_hello(connection)
-    if hello.link != knock.link or not proofs.same(hello.proof, proofs.proof_of_dialler(key, hello, bound)):
+    if hello.link != knock.link or not same(hello.proof, proofs.proof_of_dialler(key, hello, bound)):
         raise WireError("its hello does not prove that it knows the key of this link")
     return Offer(sock, connection, hello, proofs.proof_of_listener(key, hello, bound))
 

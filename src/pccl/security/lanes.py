@@ -1,21 +1,18 @@
 """TLS 1.3 on lanes by the standard library, for the reference plane; and where the native one finds its OpenSSL.
 
-Owns records and contexts of lanes in Python: the same wire as `native/tls.cpp`. Must not know what lanes carry, nor who
+Owns the records of lanes in Python: the same wire as `native/tls.cpp`. Must not know what lanes carry, nor who
 is welcome on them.
 """
 
 import _ssl
 import errno
-import os
 import socket
 import ssl
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE
 
 from pccl.security.certificate import Certificate
+from pccl.security.tls import accepting_context, dialling_context
 
 SEALED_BYTES = 64 * 1024
 """Made into records at once, and handed to the kernel in one call."""
@@ -41,57 +38,16 @@ def openssl_files(named: str = "") -> tuple[str, ...]:
     return ((loaded,) if loaded else ()) + _SYSTEM
 
 
-def _listening_context(certificate: Certificate) -> ssl.SSLContext:
-    """It shows this certificate and asks for none."""
-    context = _context(ssl.PROTOCOL_TLS_SERVER)
-    context.num_tickets = 0
-    with _in_file(certificate) as path:
-        context.load_cert_chain(path)
-    return context
-
-
-def _dialling_context() -> ssl.SSLContext:
-    """It takes any certificate: its digest is compared afterwards, and names and chains mean nothing."""
-    context = _context(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
-
-
-def _context(protocol: "ssl._SSLMethod") -> ssl.SSLContext:
-    # Not `create_default_context`: that one writes keys to where SSLKEYLOGFILE says.
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    return context
-
-
-@contextmanager
-def _in_file(certificate: Certificate) -> Iterator[str]:
-    """Python's `ssl` reads keys from files only; where the system can do that, from one without a name."""
-    key = ssl.DER_cert_to_PEM_cert(certificate.key_der).replace("CERTIFICATE", "PRIVATE KEY")
-    text = ssl.DER_cert_to_PEM_cert(certificate.der) + key
-    if hasattr(os, "memfd_create"):
-        with os.fdopen(os.memfd_create("pccl", os.MFD_CLOEXEC), "w") as file:
-            file.write(text)
-            file.flush()
-            yield f"/proc/self/fd/{file.fileno()}"
-        return
-    with tempfile.TemporaryDirectory() as folder:  # mode 0700
-        path = Path(folder) / "key.pem"
-        path.write_text(text)
-        yield str(path)
-
-
 class StandardTls:
     """Secures the lanes of one peer."""
 
     def __init__(self, certificate: Certificate) -> None:
-        self._listening, self._dialling = _listening_context(certificate), _dialling_context()
+        self._accepting, self._dialling = accepting_context(certificate), dialling_context()
 
     def wrap(self, sock: socket.socket, dials: bool, first: bytes) -> "StandardLane":
         """TLS on a connected socket; `first` is sent in the clear, in one segment with the first records."""
         incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        context = self._dialling if dials else self._listening
+        context = self._dialling if dials else self._accepting
         return StandardLane(
             sock, context.wrap_bio(incoming, outgoing, server_side=not dials), incoming, outgoing, first
         )
@@ -102,11 +58,11 @@ class StandardLane:
     for `shutdown`. Not an `SSLSocket`: that one takes the socket away from its owner, and cannot peek."""
 
     def __init__(
-        self, sock: socket.socket, tls: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, first: bytes
+        self, sock: socket.socket, end: ssl.SSLObject, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, first: bytes
     ) -> None:
         self._sock = sock
         self.fileno, self.shutdown, self.close = sock.fileno, sock.shutdown, sock.close
-        self._tls = tls
+        self._tls = end
         self._incoming, self._outgoing = incoming, outgoing
         self._unsent = first
         """Of records, what the kernel has not taken."""

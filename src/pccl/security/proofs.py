@@ -8,13 +8,13 @@ anything is computed that the other end has it; it can be recorded and sent agai
 the listener's certificate under TLS, and without TLS a nonce of each end.
 """
 
-import hashlib
 import hmac
 import secrets
 import struct
 from typing import NamedTuple
 
 from pccl.core.messages.lanes import LaneHello
+from pccl.security.tokens import same
 
 KEY_BYTES = 32
 NONCE_BYTES = 16
@@ -66,16 +66,6 @@ def proof_of_listener(key: bytes, hello: LaneHello, bound: bytes) -> bytes:
 def bound_by_nonces(dialler: bytes, listener: bytes, pin: bytes) -> bytes:
     """What only this connection has, without TLS: the nonces of both ends; and whose it is meant to be."""
     return _joined(dialler, listener, pin)
-
-
-def pin_of(certificate: bytes) -> bytes:
-    """By which a certificate, in DER, is known."""
-    return hashlib.sha256(certificate).digest()
-
-
-def same(one: bytes, other: bytes) -> bool:
-    """In a time that does not tell where they differ."""
-    return hmac.compare_digest(one, other)
 
 
 def _knock_mac(key: bytes, preamble: bytes, link: int, nonce: bytes) -> bytes:
