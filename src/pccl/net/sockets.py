@@ -22,8 +22,9 @@ _PROBES_MAX = 127
 _MILLISECONDS_MAX = 2**31 - 1
 """What the kernel takes."""
 
-LISTEN_BACKLOG = 1024
-"""Connections the kernel keeps for us while the loop is busy: as many as peers may come back at once."""
+LISTEN_BACKLOG = 4096
+"""Connections the kernel keeps for us while the loop is busy: as many as peers may come back at once, and two seconds
+of a flood of 2,000 a second. One that finds no room dials again after one second, and after three."""
 
 _BIND_ATTEMPTS = 16
 """A port that the kernel chose for one address of a name may be taken on the next; each try has a new one."""
