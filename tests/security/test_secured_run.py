@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 
-from pccl import Communicator, MasterNode, PCCLError, SharedState, TensorInfo
+from pccl import Communicator, MasterNode, Refused, SharedState, TensorInfo
 from tests.patience import HANG_S
 
 
@@ -89,5 +89,17 @@ def test_peers_that_differ_in_sealing_are_told_so(secured):
     address = f"pccl://127.0.0.1:{secured.port}#{secured.token}"
     with Communicator(address, listen="127.0.0.1") as first:
         other = Communicator(address, listen="127.0.0.1", lane_tls="off")
-        with pytest.raises(PCCLError, match="lane_tls"):
-            together(lambda: other.connect(), lambda: first.update_topology())
+        over = threading.Event()
+
+        def connect():
+            try:
+                other.connect()
+            finally:
+                over.set()
+
+        def admit_whoever_waits():
+            while not over.is_set():
+                first.update_topology()
+
+        with pytest.raises(Refused, match="lane_tls='off'"):
+            together(connect, admit_whoever_waits)
