@@ -1,16 +1,18 @@
 """The control connection of a secured master: who gets in, what a false master learns, what a tap sees."""
 
 import contextlib
+import json
 import re
 import socket
 import ssl
+import stat
 import threading
 import time
 
 import numpy as np
 import pytest
 
-from pccl import Communicator, MasterNode, ProtocolError
+from pccl import Communicator, Kicked, MasterNode, PCCLError, ProtocolError, Refused
 from pccl.cli import main
 from pccl.config import Address
 from pccl.core.fields import Identity
@@ -225,3 +227,75 @@ def test_messages_of_any_length_pass(secured):
         for _ in range(50):
             assert comm.are_peers_pending() is False
         assert np.asarray(comm.world_size) == 1
+
+
+def token_of(secret, claim, secured):
+    return tokens.mint(load(secret), claim, tokens.parse(secured.token).pin).text()
+
+
+def test_a_revoked_token_ends_the_connections_that_have_it(secured, secret):
+    guest = token_of(secret, Claim(Role.PEER, b"abcdef"), secured)
+    with Communicator(f"pccl://{place(secured)}#{secured.token}", listen="127.0.0.1") as host:
+        other = Communicator(place(secured), token=guest, listen="127.0.0.1")
+        joining = threading.Thread(target=other.connect)
+        joining.start()
+        while host.world_size < 2:
+            host.update_topology()
+        joining.join(HANG_S)
+        assert main(["token", "revoke", b"abcdef".hex(), "--secret", str(secret)]) == 2  # not one of the ledger's
+        Ledger.beside(secret).revoke(b"abcdef".hex())
+        with pytest.raises(Kicked, match="its token 616263646566 was revoked"):
+            ask_until_it_fails(host, other)
+        assert host.are_peers_pending() is False
+        assert host.world_size == 1
+
+
+def ask_until_it_fails(first, second):
+    """Both ask whether peers are pending, again and again; raises the second one's failure."""
+    while True:
+        together_pending(first, second)
+
+
+def together_pending(first, second):
+    failures = []
+
+    def ask():
+        try:
+            second.are_peers_pending()
+        except PCCLError as error:
+            failures.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    first.are_peers_pending()
+    asking.join(HANG_S)
+    if failures:
+        raise failures[0]
+
+
+def test_an_observer_may_look_and_not_join(secured, secret, capsys):
+    observer = token_of(secret, Claim(Role.OBSERVER, b"abcdef"), secured)
+    assert main(["status", f"pccl://{place(secured)}#{observer}"]) in (0, 3)
+    with pytest.raises(Refused, match="use one of the role peer"):
+        Communicator(place(secured), token=observer).connect(n_attempts=1)
+    capsys.readouterr()
+    assert main(["kick", "nobody", f"pccl://{place(secured)}#{observer}"]) == 2
+    assert "role operator" in capsys.readouterr().err
+
+
+def test_the_audit_log_says_who_came_with_which_token(secured, secret):
+    with Communicator(f"pccl://{place(secured)}#{secured.token}", name="ada"):
+        pass
+    refused(place(secured))
+    path = secret.with_suffix(".audit")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    deadline = time.monotonic() + HANG_S
+    while "this master wants a token" not in path.read_text() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    came = next(each for each in lines if each["event"] == "Join")
+    assert came["token"] == tokens.parse(secured.token).claim.name
+    assert came["name"] == "ada"
+    assert [each["host"] for each in lines if each["event"] == "refused"] == ["127.0.0.1"]
+    for hidden in (secured.token, tokens.parse(secured.token).key.hex()):
+        assert hidden not in path.read_text()

@@ -19,6 +19,7 @@ from pccl.net.master_shell import MasterShell
 from pccl.net.sockets import in_words, is_loopback
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.release import release
+from pccl.security.audit import Audit
 from pccl.security.control import Door
 from pccl.security.ledger import Ledger
 from pccl.security.secret import load_or_make
@@ -152,7 +153,8 @@ class MasterNode:
 def _door(config: MasterConfig) -> Door | None:
     """What keeps strangers out, if there is a secret."""
     if config.secret_file is not None:
-        return Door(load_or_make(config.secret_file), Ledger.beside(config.secret_file))
+        secret = config.secret_file
+        return Door(load_or_make(secret), Ledger.beside(secret), Audit.beside(secret))
     if not is_loopback(config.listen.host):
         log.warning(
             "NOT SECURED: this master has no secret, so every machine that reaches %s can join, read and replace the "

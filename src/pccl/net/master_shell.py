@@ -9,6 +9,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, assert_never
@@ -23,10 +24,12 @@ from pccl.core.effects.master import (
     MasterEffect,
     MasterEvent,
     Received,
+    Revoked,
     Send,
 )
 from pccl.core.messages.lanes import LaneHello
-from pccl.core.messages.to_master import Join, Resume
+from pccl.core.messages.to_master import Join, Resume, ToMaster
+from pccl.core.names import clean
 from pccl.core.rights import without_secret
 from pccl.logs import Teller
 from pccl.net import handshake, sockets
@@ -37,13 +40,18 @@ from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.listening import Listener, Strangers
 from pccl.net.rates import Allowance
-from pccl.security import identity
+from pccl.security import audit, identity
 from pccl.security.control import Door
+from pccl.security.tokens import Claim
 from pccl.types import PeerId
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import WireError
 
 log = logging.getLogger("pccl.master")
+
+
+REVOKED_S = 1.0
+"""How often it is looked whether tokens were revoked: a look is one `stat`."""
 
 
 class MasterCore(Core[MasterEvent, MasterEffect], Protocol):
@@ -90,11 +98,15 @@ class MasterShell:
         """Connections that the core knows and has not closed; all others are strangers, on a deadline."""
         self._strangers = Strangers(bounds.strangers_max)
         self._openings: set[asyncio.Task[None]] = set()
+        self._looking: asyncio.TimerHandle | None = None
+        """For tokens that were revoked."""
 
     def open(self, host: str, port: int) -> None:
         """Listen. Raises `OSError`."""
         raise_descriptor_limit()
         self._listener.open(host, port)
+        if self._door is not None:
+            self._look_for_revoked(self._door)
 
     def _drive(self, core: MasterCore) -> Driver[MasterEvent, MasterEffect]:
         return Driver(core, Tick(), self._carry_out, self._on_bug, core.contain)
@@ -124,6 +136,8 @@ class MasterShell:
         """Close the port and every connection at once."""
         self._driver.stop()
         self._listener.close()
+        if self._looking is not None:
+            self._looking.cancel()
         for guest in list(self._guests.values()):
             guest.end.fail("the master stops")
         self._strangers.expel_all("the master stops")
@@ -143,6 +157,8 @@ class MasterShell:
                 self._driver.start(self._dial_back(effect))
             case Note():
                 self._teller.note(effect)
+                if effect.event in audit.NOTED:
+                    self._audited(effect.event, words=effect.reason, peer=effect.peer)
             case _:
                 assert_never(effect)
 
@@ -213,6 +229,8 @@ class MasterShell:
             return 0.0
         if self._strangers.remove(number):
             self._known.add(number)
+            if guest.end.claim is not None:
+                self._audited_guest(guest, guest.end.claim, message)
         now = self._loop.time()
         pause_s = guest.allowance.spend(message, now)
         if pause_s and (how := guest.allowance.exceeded(now)):
@@ -234,8 +252,35 @@ class MasterShell:
                     f"{each.nbytes:,} bytes were kept for it, and there was no room for that with those of all {kind}"
                 )
 
+    # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _look_for_revoked(self, door: Door) -> None:
+        """Connections whose tokens were revoked since end now."""
+        for number, guest in list(self._guests.items()):
+            claim = guest.end.claim
+            if claim is not None and number in self._known and door.revoked(claim):
+                self._driver.post(Revoked(number, f"its token {claim.name} was revoked"))
+        self._looking = self._loop.call_later(REVOKED_S, self._look_for_revoked, door)
+
+    def _audited_guest(self, guest: _Guest, claim: Claim, message: ToMaster) -> None:
+        me = message.me if isinstance(message, Join | Resume) else None
+        who = {} if me is None else {"peer": me.peer, "name": clean(me.label.name)}
+        facts = {"token": claim.name, "role": claim.role.name.lower(), "host": guest.host, **who}
+        self._audited(type(message).__name__, **facts)
+
+    def _audited(self, event: str, **facts: object) -> None:
+        if self._door is None:
+            return
+        try:
+            self._door.audit.write(event, **facts)
+        except OSError as error:  # A full disk must not end a run.
+            log.error("the audit log cannot be written: %s", sockets.in_words(error))
+
     def _closed(self, number: int, cause: str) -> None:
-        self._guests.pop(number, None)
+        guest = self._guests.pop(number, None)
+        if self._door is not None and guest is not None and number not in self._known and not guest.end.claim:
+            with suppress(OSError):  # Strangers: their refusals are no reason for a line in another log.
+                self._door.audit.refused(guest.host, cause)
         self._strangers.remove(number)
         if number in self._known:
             self._known.remove(number)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from pccl.security import tls, tokens
+from pccl.security.audit import Audit
 from pccl.security.certificate import make
 from pccl.security.ledger import Ledger
 from pccl.security.secret import MasterSecret
@@ -85,11 +86,14 @@ class PeerGuard:
 class Door:
     """A master's: which connections are let in, and with which rights."""
 
-    def __init__(self, secret: MasterSecret, ledger: Ledger, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, secret: MasterSecret, ledger: Ledger, audit: Audit, clock: Callable[[], float] = time.time
+    ) -> None:
         certificate = make(certificate_seed(secret))
         self.pin = certificate.pin
         self._secret = secret
         self._ledger = ledger
+        self.audit = audit
         self._clock = clock
         self._link_secret = secrets.token_bytes(32)
         self._context = tls.accepting_context(certificate)
@@ -124,11 +128,15 @@ class Door:
             raise Refused(f"the token {claim.name} {self.refuses(claim)}; ask for another one")
         return claim, key
 
+    def revoked(self, claim: Claim) -> bool:
+        """This token must not be used any more, not even by a connection that stands."""
+        return claim.name in self._ledger.revoked
+
     def refuses(self, claim: Claim) -> str:
-        """Why this token is no longer valid; empty if it is."""
+        """Why this token admits no connection any more; empty if it does. One that was made before it expired stays."""
         if 0 < claim.expires_unix_s <= self._clock():
             return "has expired"
-        return "was revoked" if claim.name in self._ledger.revoked else ""
+        return "was revoked" if self.revoked(claim) else ""
 
 
 class MasterGuard:

@@ -28,11 +28,17 @@ class StoryFailed(Exception):
 class Actor:
     """A process of the story, and the latest that it said."""
 
-    def __init__(self, name: str, arguments: list[str], lines: "queue.SimpleQueue[tuple[Actor, str]]") -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: list[str],
+        settings: dict[str, str],
+        lines: "queue.SimpleQueue[tuple[Actor, str]]",
+    ) -> None:
         self.name = name
         self.said: dict[str, dict[str, Any]] = {}
         """The latest facts by event."""
-        environment = dict(os.environ)
+        environment = {**os.environ, **settings}
         # The sources this demo runs from are those that its processes run, installed or not.
         paths = [str(Path(pccl.__file__).parents[1]), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
@@ -89,9 +95,11 @@ class Stage:
         self._lines: queue.SimpleQueue[tuple[Actor, str]] = queue.SimpleQueue()
         self.dead: list[Actor] = []
         """Whose silence is part of the story."""
+        self.settings: dict[str, str] = {}
+        """Variables of those that enter from now on."""
 
     def enter(self, name: str, *arguments: str) -> Actor:
-        actor = Actor(name, list(arguments), self._lines)
+        actor = Actor(name, list(arguments), self.settings, self._lines)
         self._stack.callback(actor.end)
         return actor
 

@@ -7,7 +7,9 @@ import math
 import signal
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 from pccl.cli.demo.stage import PATIENCE_S, Actor, Stage, StoryFailed
@@ -32,10 +34,18 @@ class Story:
         self._out = out
         self._began = time.monotonic()
         self.stage = Stage(stack, self._heard)
-        self.master = self.stage.enter("the master", "pccl.cli", "master", "--listen", "127.0.0.1:0")
-        self.stage.until(lambda: "line" in self.master.said, "the master starts")
-        words = self.master.said["line"]["words"].split()
-        self.address = next(word for word in words if word.startswith("127.0.0.1:"))
+        folder = Path(stack.enter_context(TemporaryDirectory(prefix="pccl-demo-")))
+        secret = str(folder / "secret")
+        self.master = self.stage.enter(
+            "the master", "pccl.cli", "master", "--listen", "127.0.0.1:0", "--secret", secret
+        )
+        self.stage.until(lambda: "pccl://" in self.master.fact("line", "words", ""), "the master starts")
+        self.join_address = self.master.said["line"]["words"].split()[-1]
+        self.address, _, token = self.join_address.removeprefix("pccl://").partition("#")
+        # In a file: arguments and variables of a process are there for others to read.
+        (folder / "token").touch(mode=0o600)
+        (folder / "token").write_text(token)
+        self.stage.settings["PCCL_TOKEN_FILE"] = str(folder / "token")
         self.peers: list[Actor] = []
         """Those that train now."""
         self.steps_s: list[float] = []
@@ -123,7 +133,10 @@ def tell(out: IO[str]) -> int:
 
 
 def _act(story: Story) -> None:
-    story.say(f"the master listens on {story.address}; it decides who is in, and never sees a weight")
+    story.say(
+        "the master decides who is in, and never sees a weight; peers join, over TLS, with the address that it prints:"
+    )
+    story.say(f"    {story.join_address}")
     founder, *newcomers = sorted(story.arrive("Ada", "Ben", "Cleo", "Dan"), key=_came_at)
     first_loss = float(founder.fact("accepted", "loss"))
     story.say(f"{founder} was the first to come, and began with random weights: loss {first_loss:.4f}")

@@ -3,9 +3,10 @@
 from msgspec import Struct
 
 from pccl.core.effects.both import Note, Tick
+from pccl.core.fields import KickKind
 from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_master import ToMaster
-from pccl.core.messages.to_peer import ToPeer
+from pccl.core.messages.to_peer import Kick, ToPeer
 from pccl.core.rights import Rights
 
 
@@ -37,6 +38,23 @@ class Exceeded(Struct, frozen=True):
     connection: int
     how: str
 
+    @property
+    def kick(self) -> Kick:
+        """What becomes of its peer."""
+        return Kick(KickKind.PROTOCOL, f"it broke the protocol: {self.how}")
+
+
+class Revoked(Struct, frozen=True):
+    """What admitted a control connection is not valid any more."""
+
+    connection: int
+    how: str
+
+    @property
+    def kick(self) -> Kick:
+        """What becomes of its peer."""
+        return Kick(KickKind.NO_RIGHT, self.how)
+
 
 class DialledBack(Struct, frozen=True):
     """A `DialBack` is over."""
@@ -48,7 +66,7 @@ class DialledBack(Struct, frozen=True):
     seconds: float
 
 
-MasterEvent = Received | Closed | Exceeded | DialledBack | Tick
+MasterEvent = Received | Closed | Exceeded | Revoked | DialledBack | Tick
 
 
 class Send(Struct, frozen=True):

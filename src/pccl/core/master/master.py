@@ -11,7 +11,7 @@ and costs no other peer anything.
 from msgspec import structs
 
 from pccl.core.effects.both import Note, Tick
-from pccl.core.effects.master import Close, Closed, DialledBack, Exceeded, MasterEffect, MasterEvent, Received
+from pccl.core.effects.master import Close, Closed, DialledBack, Exceeded, MasterEffect, MasterEvent, Received, Revoked
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S, MasterLimits
 from pccl.core.master.admission import Admission
@@ -134,7 +134,7 @@ class Master:
                 member = self.roster.find(event.connection)
                 if member is not None:
                     self._disconnect(member, event.cause, now)
-            case Exceeded():
+            case Exceeded() | Revoked():
                 self._exceed(event, now)
             case Tick():
                 self._pass_time(now)
@@ -179,12 +179,12 @@ class Master:
             self.outbox.close(member.connection)
             self.remove(Departure(member, f"its connection closed ({cause})", now))
 
-    def _exceed(self, event: Exceeded, now: float) -> None:
+    def _exceed(self, event: Exceeded | Revoked, now: float) -> None:
         member = self.roster.find(event.connection)
         if member is None:
             self.outbox.close(event.connection)
         else:
-            self.expel(member, Kick(KickKind.PROTOCOL, f"it broke the protocol: {event.how}"), now)
+            self.expel(member, event.kick, now)
 
     # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
