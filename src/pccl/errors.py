@@ -105,10 +105,12 @@ class Retryable(PCCLError):
 class CollectiveAborted(Retryable):
     """A collective ended without a result, on every peer alike. The inputs are as they were.
 
-    Cause: a peer of the group died or left, or a link between two peers broke, while the collective ran.
+    Cause: a peer of the group died or left, or a link between two peers broke, while the collective ran; or the results
+    differ between peers, because one has bad memory or sent its neighbours different things: the text says which peers
+    have which.
 
     Remedy: make the same call again, at once: the ring is being closed without the lost peers. Or pass `retry=True` on
-    all peers, and the library does it.
+    all peers, and the library does it. Where results differ again and again, `pccl kick` the peer at fault.
 
     Attributes: `tag` of the collective, None if there is none; `lost_peers`, the ids of the peers that are gone.
     """
@@ -204,7 +206,8 @@ class Kicked(MembershipLost):
     """The master expelled this peer; the text says why. The other peers go on without it.
 
     Cause: the process was stopped, or its machine or network was down, for longer than `silence_s` while others waited,
-    or than `connection_dead_s`; or it broke the protocol.
+    or than `connection_dead_s`; it broke the protocol; an operator removed it (`pccl kick`); or others waited for its
+    vote for longer than `vote_timeout_s`, where the master has such a limit.
 
     Remedy: build a new Communicator, connect, and call `sync_shared_state`. If it happens while you debug, raise these
     limits.

@@ -63,6 +63,9 @@ class Insider(HostileHost):
         self._dice = Random(identity.peer)
         self.slowness_s = 0.0
         self.tricks = frozenset(self._dice.sample(list(Trick), self._dice.choice((1, 1, 2))))
+        if not theatre.plan.master_limits.undecided_s and self._dice.random() < 0.5:
+            # All others can reach each other: whoever is put out for a link is put out by this one.
+            self.tricks = frozenset((Trick.DENY,))
 
     def plays(self, trick: Trick) -> bool:
         """Whether it does this now."""
@@ -74,7 +77,7 @@ class Insider(HostileHost):
     def handle(self, event: PeerEvent) -> None:
         super().handle(event)
         if isinstance(event, FromMaster) and isinstance(event.message, Wire) and Trick.DENY in self.tricks:
-            for link in event.message.links if self.theatre.acting else ():
+            for link in event.message.links if self.theatre.acting and self.core.accepted else ():
                 self.say(LinkDown(link.number, "no"))
 
     def perform(self, effect: Any) -> None:
