@@ -1,5 +1,5 @@
 """Communication that hides behind steps: `overlap="auto"` merges a round's result as few steps later as the reduction
-takes. In one terminal `pccl master`, in two or more others:
+takes. In one terminal `pccl master --listen localhost`, in two or more others:
 
 python examples/async_diloco.py 127.0.0.1:48148
 """

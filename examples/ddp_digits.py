@@ -1,5 +1,5 @@
 """Data parallelism: every step with the mean of all peers' gradients, on digits that are drawn here. Peers may come and
-go at any time. In one terminal `pccl master`, in two or more others:
+go at any time. In one terminal `pccl master --listen localhost`, in two or more others:
 
 python examples/ddp_digits.py 127.0.0.1:48148
 """

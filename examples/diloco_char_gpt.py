@@ -1,5 +1,5 @@
-"""A char-GPT with DiLoCo: peers may come and go at any time. In one terminal `pccl master`, in as many others as you
-like:
+"""A char-GPT with DiLoCo: peers may come and go at any time. In one terminal `pccl master --listen localhost`,
+in as many others as you like:
 
 python examples/diloco_char_gpt.py 127.0.0.1:48148
 

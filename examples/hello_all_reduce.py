@@ -1,4 +1,5 @@
-"""Peers add up a tensor, however many there are. In one terminal `pccl master`, in two or more others:
+"""Peers add up a tensor, however many there are. In one terminal `pccl master --listen localhost`, in
+two or more others:
 
 python examples/hello_all_reduce.py 127.0.0.1:48148
 """

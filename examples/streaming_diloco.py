@@ -1,5 +1,5 @@
 """Streaming DiLoCo: a quarter of the layers is reduced at a time, in 4 bits, spread over the round: no link ever
-carries all of the model at once. In one terminal `pccl master`, in two or more others:
+carries all of the model at once. In one terminal `pccl master --listen localhost`, in two or more others:
 
 python examples/streaming_diloco.py 127.0.0.1:48148
 """

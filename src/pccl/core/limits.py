@@ -42,10 +42,11 @@ class MasterLimits(Struct, frozen=True):
     """For this long a ring is built around a pair of peers that could not reach each other. Routes change by the
     minute, so the verdict must not outlive them."""
 
-    undecided_s: float = 0.0
+    undecided_s: float = 300.0
     """Of two accepted peers that cannot reach each other, around which no ring goes, and of which neither has trouble
-    with more others, the younger is kicked after this. 0 for never, the default: either of the two may be lying, and
-    an early liar would have every later peer kicked. Both stay, and the operator reads of them."""
+    with more others, the younger is kicked after this; until then both stay, and the operator reads of them. Either of
+    the two may be lying, so this is long: a liar needs five minutes for each peer, and is named all the while. 0 for
+    never: a run that is watched can wait for its operator, one that is not must not stand still for ever."""
 
     reunion_s: float = 5.0
     """After a restart: how long the master waits for missing peers to which no returned peer has a link. Peers dial
