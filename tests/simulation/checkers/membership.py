@@ -83,7 +83,8 @@ class NoInnocentLost(Checker):
         return undecided and any(rival.topology is not None for rival in rivals)
 
     def _hostile(self, known: Known) -> bool:
-        host = self.theatre.host_of(known)
+        """Also if its process has ended meanwhile, of which the master knows nothing yet."""
+        host = self.theatre.process_of(known)
         return host is not None and host.hostile
 
     def _has_a_place(self, known: Known, host: "PeerHost") -> bool:

@@ -15,9 +15,10 @@ from pccl.core.messages.to_peer import Kick
 from pccl.core.rights import is_local
 from pccl.types import PeerId
 
-FREE_FAILURES, PAUSE_S, PAUSE_MAX_S = 1, 10.0, 600.0
+FREE_FAILURES, PAUSE_S, PAUSE_MAX_S = 1, 10.0, 120.0
 """One admission from an address may fail for nothing: a port was closed, a process died. The next ones cost a pause
-that is doubled each time. With the longest one an attacker costs the others ten seconds in ten minutes."""
+that is doubled each time. With the longest one an attacker costs the others fifteen seconds in two minutes, and an
+honest peer whose trials failed because of others is not kept out for longer than a person waits."""
 
 ADDRESSES_KEPT = 1024
 """Of which it is known how often admissions from there failed; the oldest is forgotten first."""
