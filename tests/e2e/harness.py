@@ -123,9 +123,13 @@ class ForkedProcess(Process):
 class MasterProcess(ForkedProcess):
     def __init__(self, listen="127.0.0.1:0", **settings):
         settings = {f"PCCL_{name.upper()}": str(value) for name, value in settings.items()}
-        super().__init__("pccl.cli", "master", "--listen", listen, settings=settings)
+        insecure = [] if sockets.is_loopback(listen.rpartition(":")[0].strip("[]")) else ["--insecure"]
+        super().__init__("pccl.cli", "master", "--listen", listen, *insecure, settings=settings)
         self.said = []
         first = self.line()
+        if insecure:
+            assert "NOT SECURED" in first
+            first = self.line()
         address = first.split(" and waits")[0].split()[-1]
         self.port = int(address.rpartition(":")[2])
         host = listen.rpartition(":")[0]

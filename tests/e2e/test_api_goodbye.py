@@ -247,7 +247,8 @@ def test_a_dropped_communicator_of_a_stopped_master_hangs_nothing():
 
 def test_sigterm_ends_a_master_wherever_its_main_thread_is():
     """That thread looks around without a pause here, so that the signal finds it in the middle of it."""
-    script = "import sys\nfrom pccl.cli import master\nmaster.LOOK_S = 0.0\nsys.exit(master.serve('127.0.0.1:0'))\n"
+    serve = "raise SystemExit(master.serve('127.0.0.1:0', None, False))"
+    script = f"from pccl.cli import master\nmaster.LOOK_S = 0.0\n{serve}\n"
     for _ in range(10):
         process = Process("-c", script)
         try:

@@ -197,8 +197,10 @@ def wire():
             "master",
             "--listen",
             "0.0.0.0:47100",
+            "--insecure",  # what the doctor finds is the same with a token
         ]
         process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, text=True)
+        assert "NOT SECURED" in process.stdout.readline()
         assert "listens" in process.stdout.readline()
         yield ("ip", "netns", "exec", there)
         process.terminate()

@@ -301,6 +301,7 @@ class MasterEnd(ControlEnd):
         self.close(reason)
 
 
+_REFUSED = "it does not take this connection"
 _UNPROVEN = "it does not let this peer in, and has not proved to be the master"
 """The words of a refusal come before any proof, so a false master or any machine on the way can have sent them."""
 
@@ -325,7 +326,7 @@ class PeerEnd(ControlEnd):
     def _take_purpose(self, head: bytes) -> None:
         try:
             if parse_preamble(head) is not self._purpose:
-                self._refused_by = "the other end is not a master" if self._guard is None else _UNPROVEN
+                self._refused_by = _REFUSED if self._guard is None else _UNPROVEN
         except WrongVersion as error:
             self._refused_by = str(error)
         except WireError as error:

@@ -55,8 +55,8 @@ class AwaitedPeersKnow(Checker):
         super().__init__(theatre)
         self._told: dict[tuple[int, PeerId], float] = {}
         """By master and peer: when last."""
-        self._since: dict[tuple[PeerId, PeerId, int], float] = {}
-        """Votes that were missing when we last looked, and since when."""
+        self._since: dict[tuple[int, PeerId, PeerId, int], float] = {}
+        """By master: votes that were missing when we last looked, and since when."""
         self._handled_at = self._woke_at = 0.0
         """When a master last did anything, and when it last did so after a pause."""
 
@@ -81,8 +81,9 @@ class AwaitedPeersKnow(Checker):
         master, now = self.theatre.master, self.theatre.scheduler.now
         if master.gone or master.frozen or now - self._woke_at < PATIENCE_S:
             return
-        self._since = {each: self._since.get(each, now) for each in self._missing_votes()}
-        for (waits, peer, tag), since in self._since.items():
+        missing = [(master.number, *each) for each in self._missing_votes()]
+        self._since = {each: self._since.get(each, now) for each in missing}
+        for (_, waits, peer, tag), since in self._since.items():
             told = self._told.get((master.number, peer), -inf)
             if now - since > PATIENCE_S and now - told > PATIENCE_S:
                 raise self.fail(f"{peer[:8]} is not told that {waits[:8]} waits for it in tag {tag}")

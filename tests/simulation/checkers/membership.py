@@ -75,16 +75,21 @@ class NoInnocentLost(Checker):
 
         That may happen among candidates. No accepted peer gives way to a candidate, nor to one that is accepted and
         hostile, unless the operator wants one of the two to go, or there are several of these."""
-        rivals = [each for each in self.ledger.known.values() if each.peer in named and self._hostile(each)]
+        present = [each for each in self.ledger.known.values() if each.peer in named]
         if known.topology is None:
-            return bool(rivals)
+            return any(map(self._was_hostile, present))
+        rivals = list(filter(self._hostile, present))
         accomplices = [each for each in self.ledger.accepted() if each.group == known.group and self._hostile(each)]
         undecided = bool(self.theatre.plan.master_limits.undecided_s) or len(accomplices) > 1
         return undecided and any(rival.topology is not None for rival in rivals)
 
-    def _hostile(self, known: Known) -> bool:
-        """Also if its process has ended meanwhile, of which the master knows nothing yet."""
+    def _was_hostile(self, known: Known) -> bool:
+        """Its process may have ended meanwhile, of which the master knows nothing yet."""
         host = self.theatre.process_of(known)
+        return host is not None and host.hostile
+
+    def _hostile(self, known: Known) -> bool:
+        host = self.theatre.host_of(known)
         return host is not None and host.hostile
 
     def _has_a_place(self, known: Known, host: "PeerHost") -> bool:
@@ -93,7 +98,7 @@ class NoInnocentLost(Checker):
         two places: who cannot reach two others may be refused."""
         reach, group = self.theatre.reach, [each for each in self.ledger.known.values() if each.group == known.group]
         everybody = [each.peer for each in group]
-        if reach.troubled(host) or any(self._hostile(each) for each in group):
+        if reach.troubled(host) or any(map(self._was_hostile, group)):
             return False
         if known.topology is None and reach.strangers(known.peer, everybody) > 1:
             return False

@@ -101,15 +101,24 @@ class NobodyUsurps(Checker):
         super().__init__(theatre)
         self._agreed: dict[int, int] = {}
         """By group, what was agreed on before the present event."""
+        self._elected: dict[int, bytes] = {}
+        """By attempt, what is pulled in it."""
+        self._contents: dict[int, bytes] = {}
+        """By group, what was agreed on last: it may come from any peer that holds it."""
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
+        if isinstance(message, Synced) and known.claim is not None:
+            self._contents[known.group] = self._elected.get(message.attempt, known.claim.content)
+        if isinstance(message, StartSync):
+            self._elected[message.attempt] = message.content
         if not isinstance(message, StartSync) or not message.pull or known.visits or known.group not in self._agreed:
             return
         voters = [each for each in self.ledger.electorate() if each.group == known.group and each.claim is not None]
         proved = [each for each in voters if Rights.BRING_STATE in self.theatre.rights_of(each.connection)]
         offers = [each.claim for each in proved if each.claim is not None and not _receives(each.claim)]
         recent = [claim for claim in offers if claim.revision >= self._agreed[known.group]]
-        if recent and all(claim.content != message.content for claim in recent):
+        allowed = {self._contents.get(known.group), *(claim.content for claim in recent)}
+        if recent and message.content not in allowed:
             raise self.fail(f"{known.peer[:8]} shall pull what no peer offers that may bring a state")
 
     def master_handled(self, event: object) -> None:

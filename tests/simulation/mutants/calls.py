@@ -6,7 +6,6 @@ from unittest.mock import patch
 from pccl.core.effects.peer_effects import Committed
 from pccl.core.master import collectives
 from pccl.core.master.collectives import Collectives
-from pccl.core.master.master import Master
 from pccl.core.master.recovery import restore as restoring
 from pccl.core.master.refusals import Refusals
 from pccl.core.messages.to_master import Done
@@ -67,7 +66,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("a peer lends a lane once", PeerLinks, "lend", _lend_again),
     ),
     "ignore that time is over": (
-        Mutant("a vote can be taken back", Master, "_withdraw", lambda self, member, tags, now: None),
+        Mutant("a vote can be taken back", Collectives, "withdraw", lambda self, member, tags, explain, now: None),
     ),
     "take a vote back after the start": (Mutant("what has started goes on", Collectives, "open_vote", _open_whatever),),
     "leave contradictions alone": (

@@ -64,9 +64,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         ),
     ),
     "kick for anybody": (Mutant("operators have a right", Operators, "kick", _kick_for_anybody),),
-    "wait for a vote for ever": (
-        Mutant("there may be a limit", Liveness, "voteless", lambda self, waits, now: ([], "")),
-    ),
+    "wait for a vote for ever": (Mutant("there may be a limit", Liveness, "voteless", lambda self, waits, now: []),),
     "kick the many for the few": (
         Mutant("more wait than are missing", liveness, "_outweigh", lambda these, those: True),
     ),
