@@ -61,6 +61,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             Links,
             "suspect",
             lambda self, ends: self._roster.younger(ends).peer,
+            first=300,
         ),
     ),
     "kick for anybody": (Mutant("operators have a right", Operators, "kick", _kick_for_anybody),),
