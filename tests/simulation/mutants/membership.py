@@ -5,7 +5,6 @@ from unittest.mock import PropertyMock, patch
 
 from msgspec import structs
 
-from pccl.core.master import liveness
 from pccl.core.master.admission import Admission
 from pccl.core.master.link import LinkStage
 from pccl.core.master.links import Links
@@ -66,9 +65,6 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "kick for anybody": (Mutant("operators have a right", Operators, "kick", _kick_for_anybody),),
     "wait for a vote for ever": (Mutant("there may be a limit", Liveness, "voteless", lambda self, waits, now: []),),
-    "kick the many for the few": (
-        Mutant("more wait than are missing", liveness, "_outweigh", lambda these, those: True),
-    ),
     "commit without all votes": (Mutant("a majority is enough", Ballot, "complete", property(_majority)),),
     "keep the vote of the dead": (Mutant("a ballot forgets who is gone", Ballot, "forget", lambda self, voter: None),),
     "admit before lanes stand": (Mutant("the ring is tried first", Admission, "advance", _advance_anyway),),
