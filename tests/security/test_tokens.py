@@ -7,6 +7,10 @@ import pytest
 
 from pccl import UsageError
 from pccl.cli import main
+from pccl.core.effects.peer_effects import Dial, ExpectLanes
+from pccl.core.fields import Identity, LinkSpec
+from pccl.core.messages.lanes import LaneHello
+from pccl.core.messages.to_peer import Wire
 from pccl.core.rights import Rights
 from pccl.security import tokens
 from pccl.security.ledger import Ledger
@@ -113,3 +117,15 @@ def test_tokens_on_the_command_line(tmp_path, capsys):
     assert main(["token", "new", "--expires", "soon", *there]) == 2
     assert main(["token", "list", "--secret", str(tmp_path / "none")]) == 2
     assert "must be a file that can be read" in capsys.readouterr().err
+
+
+def test_secrets_of_peers_and_links_show_in_no_repr():
+    spec = LinkSpec(1, "bert", True, "10.0.0.1", 4, 1, b"p" * 32, b"k" * 32)
+    shown = [
+        repr(Identity("anna", 0, "", 1, 0, secret="hush-hush")),
+        repr(Wire((spec,))),
+        repr(Dial(LaneHello("run", "anna", "bert", 1, 0), "10.0.0.1", 4, 1.0, b"p" * 32, b"k" * 32)),
+        repr(ExpectLanes(1, b"k" * 32)),
+    ]
+    assert all("kkkk" not in each and "hush" not in each for each in shown)
+    assert all("…" in each for each in shown)

@@ -56,6 +56,18 @@ def whole(**values: bytes) -> None:
             raise ValueError(f"{name} must have 32 bytes or none, got {len(value)}")
 
 
+class Discreet(Struct, frozen=True):
+    """Of which no `repr` shows what only its holders may know: it may end up in a log or in a traceback."""
+
+    def __repr__(self) -> str:
+        shown = [
+            f"{name}={'…' if name in ('secret', 'key') and value else repr(value)}"
+            for name in self.__struct_fields__
+            for value in (getattr(self, name),)
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
 class Label(Struct, frozen=True):
     """What people know a peer by. No decision follows from it."""
 
@@ -70,7 +82,7 @@ class Label(Struct, frozen=True):
     """Drawn once for each process: two peers that have the same are two Communicators of one process."""
 
 
-class Identity(Struct, frozen=True):
+class Identity(Discreet, frozen=True):
     """Who a peer is and where its future neighbours can dial it; the same over its whole membership."""
 
     peer: Id
@@ -116,7 +128,7 @@ class CollectiveSpec(Struct, frozen=True):
         return f"{self.kind.name}{root} {self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
 
 
-class LinkSpec(Struct, frozen=True):
+class LinkSpec(Discreet, frozen=True):
     """One link that a peer shall have: all lanes between it and one neighbour, numbered as one thing."""
 
     number: Number
