@@ -222,3 +222,16 @@ def test_a_dead_connection_is_given_up_in_the_time_set(dead_s):
 
 
 KEEPALIVE = ("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "TCP_KEEPINTVL")
+
+
+def test_a_connection_that_is_given_up_before_it_was_looked_at_is_closed():
+    """It was accepted in the same turn of the loop in which the peer leaves."""
+
+    async def story(peers):
+        near, far = socket.socketpair()
+        with near:
+            peers.receiver._connected(far, "10.0.0.9")
+            peers.receiver._strangers.expel_all("the peer leaves")
+            await until(lambda: far.fileno() < 0)
+
+    two_peers(story)

@@ -132,6 +132,8 @@ class Lanes:
     def _connected(self, sock: socket.socket, host: str) -> None:
         number = next(self._numbers)
         greeting = asyncio.get_running_loop().create_task(self._greet(number, sock, host))
+        # A task that is given up before its first step never looks at its socket.
+        greeting.add_done_callback(lambda task: sock.close() if task.cancelled() else None)
         self._strangers.add(number, lambda cause: greeting.cancel(), host)
 
     async def _greet(self, number: int, sock: socket.socket, host: str) -> None:

@@ -203,6 +203,8 @@ class MasterShell:
         self._guests[number] = _Guest(end, host, Allowance(self._loop.time()))
         self._strangers.add(number, end.fail, host)
         opening = asyncio.get_running_loop().create_task(self._attach(number, end, sock))
+        # One that is given up before its first step never looks at its socket.
+        opening.add_done_callback(lambda task: sock.close() if task.cancelled() else None)
         self._openings.add(opening)
         opening.add_done_callback(self._openings.discard)
 

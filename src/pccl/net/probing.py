@@ -37,6 +37,7 @@ class ProbedPort:
 
     def _connected(self, sock: socket.socket, host: str) -> None:
         greeting = asyncio.get_running_loop().create_task(self._greet(sock))
+        greeting.add_done_callback(lambda task: sock.close() if task.cancelled() else None)  # before its first step
         self._greetings.add(greeting)
         greeting.add_done_callback(self._greetings.discard)
 
