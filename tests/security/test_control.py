@@ -213,6 +213,17 @@ def test_commands_need_a_token_too(secured, capsys):
     assert secured.token not in out
 
 
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_a_doctor_s_report_shows_no_token(secured, capsys, monkeypatch, as_json):
+    monkeypatch.setenv("PCCL_TOKEN", secured.token)
+    monkeypatch.setenv("PCCL_MASTER", f"pccl://{place(secured)}#{secured.token}")
+    for address in ([], [f"pccl://{place(secured)}#{secured.token}"]):
+        assert main(["doctor", *as_json, *address]) in (0, 1)
+        told = capsys.readouterr()
+        assert secured.token not in told.out + told.err
+        assert "(a token)" in told.out
+
+
 def test_a_wrong_address_is_named_without_its_token(secured, capsys):
     assert main(["status", f"tcp://{place(secured)}#{secured.token}"]) == 2
     shown = capsys.readouterr().err

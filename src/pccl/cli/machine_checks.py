@@ -115,9 +115,17 @@ def settings(address: str | None) -> list[Setting]:
     }
     found = []
     for name in VARIABLES:
-        given = os.environ.get(name, "")
+        given = _shown(name, os.environ.get(name, ""))
         default = f"{limits[name]:g}" if name in limits else ""
         found.append(Setting(name, given or default, "environment" if given else "default"))
     if address:
-        found[VARIABLES.index("PCCL_MASTER")] = Setting("PCCL_MASTER", address, "argument")
+        found[VARIABLES.index("PCCL_MASTER")] = Setting("PCCL_MASTER", _shown("PCCL_MASTER", address), "argument")
     return found
+
+
+def _shown(name: str, value: str) -> str:
+    """A setting without what admits: reports of a doctor are pasted into questions."""
+    if name == "PCCL_TOKEN":
+        return "(a token)" if value else ""
+    place, separator, token = value.partition("#")
+    return f"{place}#(a token)" if name == "PCCL_MASTER" and separator and token else value
