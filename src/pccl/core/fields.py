@@ -56,7 +56,7 @@ def whole(**values: bytes) -> None:
             raise ValueError(f"{name} must have 32 bytes or none, got {len(value)}")
 
 
-class Discreet(Struct, frozen=True):
+class Concealing(Struct, frozen=True):
     """Of which no `repr` shows what only its holders may know: it may end up in a log or in a traceback."""
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class Label(Struct, frozen=True):
     """Drawn once for each process: two peers that have the same are two Communicators of one process."""
 
 
-class Identity(Discreet, frozen=True):
+class Identity(Concealing, frozen=True):
     """Who a peer is and where its future neighbours can dial it; the same over its whole membership."""
 
     peer: Id
@@ -128,7 +128,7 @@ class CollectiveSpec(Struct, frozen=True):
         return f"{self.kind.name}{root} {self.count} x {self.dtype.name} {self.op.name} codec={self.codec}{layout}"
 
 
-class LinkSpec(Discreet, frozen=True):
+class LinkSpec(Concealing, frozen=True):
     """One link that a peer shall have: all lanes between it and one neighbour, numbered as one thing."""
 
     number: Number

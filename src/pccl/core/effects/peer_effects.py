@@ -5,7 +5,7 @@ from enum import Enum
 from msgspec import Struct
 
 from pccl.core.effects.both import Note
-from pccl.core.fields import CollectiveSpec, Discreet
+from pccl.core.fields import CollectiveSpec, Concealing
 from pccl.core.messages.lanes import LaneHello
 from pccl.core.messages.to_master import ToMaster
 from pccl.types import PeerId
@@ -88,7 +88,7 @@ class Resolve(Struct, frozen=True):
     answer: Answer
 
 
-class Dial(Discreet, frozen=True):
+class Dial(Concealing, frozen=True):
     """Open one lane: connect, send the hello, await the answer. Ends in `LaneDialled` or `LaneClosed`."""
 
     hello: LaneHello
@@ -100,7 +100,7 @@ class Dial(Discreet, frozen=True):
     """As in `LinkSpec`: what the other end must prove, and both by what."""
 
 
-class ExpectLanes(Discreet, frozen=True):
+class ExpectLanes(Concealing, frozen=True):
     """Offers of lanes of this link must prove to know this key; from now on there is none if it is empty. What comes
     for a link without one waits for it, as long as any connection may that has not said who it is."""
 
