@@ -62,3 +62,14 @@ def test_the_explanation_names_who_is_missing_and_counts_the_rest() -> None:
 def test_a_thousand_names_are_counted_rather_than_listed() -> None:
     peers = [PeerId(f"{number:08x}") for number in range(1000)]
     assert names(peers).endswith(f"and {1000 - NAMES_MAX} more")
+
+
+def test_while_several_are_forgotten_one_by_one_as_many_votes_as_voters_are_not_enough() -> None:
+    ballot, living = ballot_of(A, B, C)
+    for voter in (B, C):
+        ballot.cast(voter, None, 0.0)
+    living.remove(C)
+    assert not ballot.complete
+    ballot.forget(C)
+    assert not ballot.complete
+    assert ballot.missing() == [A]

@@ -9,8 +9,11 @@ from pccl.core.effects.master import Closed, Received, Send
 from pccl.core.fields import Identity
 from pccl.core.limits import MasterLimits
 from pccl.core.master.master import Master
-from pccl.core.messages.to_master import Join, LinkUp
-from pccl.core.messages.to_peer import Topology, Wire
+from pccl.core.master.part import Departure
+from pccl.core.messages.to_master import Initiate, Join, LinkUp
+from pccl.core.messages.to_peer import Start, Topology, Wire
+from pccl.types import PeerId
+from tests.unit.scripted_master import SPEC
 
 LIMITS = MasterLimits(reunion_s=5.0)
 
@@ -58,3 +61,20 @@ def calls_to_lose_all(groups: int, size: int) -> int:
 def test_groups_that_vanish_together_cost_no_more_than_their_number(size: int) -> None:
     few, many = calls_to_lose_all(20, size), calls_to_lose_all(160, size)
     assert many < 12 * few, f"eight times as many peers took {many / few:.0f} times as many calls"
+
+
+def test_votes_of_peers_that_vanish_together_do_not_stand_in_for_one_that_is_missing() -> None:
+    """Of four peers two are left, one of which has voted; so had the two that go."""
+    master, now = admitted(1, 4), LIMITS.newborn_s + 1.0
+    for voter in (2, 3, 4):
+        master.handle(Received(voter, Initiate(0, SPEC)), now)
+    master.remove(*(Departure(master.roster.accepted[PeerId(peer)], "it died", now) for peer in ("p3", "p4")))
+    effects = master.handle(Tick(), now)
+    assert list(master.roster.accepted) == ["p1", "p2", "p5"]
+    assert not [each for each in effects if isinstance(each, Send) and isinstance(each.message, Start)]
+    (started,) = [
+        each
+        for each in master.handle(Received(1, Initiate(0, SPEC)), now)
+        if isinstance(each, Send) and isinstance(each.message, Start)
+    ]
+    assert started.connections == (1, 2)

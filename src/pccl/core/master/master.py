@@ -121,6 +121,8 @@ class Master:
             return self._observers.dialled(event)
         if isinstance(event, Received) and self._is_observer(event):
             return self._observers.answer(event, now)
+        if isinstance(event, Closed) and self.roster.find(event.connection) is None:
+            return []  # Of an observer. What is due by now is for the next `Tick`.
         self.outbox.now = now
         self._make_up_for_standstill(now)
         if self._new:
@@ -130,10 +132,8 @@ class Master:
         match event:
             case Received():
                 self._receive(event, now)
-            case Closed():
-                member = self.roster.find(event.connection)
-                if member is not None:
-                    self._disconnect(member, event.cause, now)
+            case Closed() if (member := self.roster.find(event.connection)) is not None:
+                self._disconnect(member, event.cause, now)
             case Exceeded() | Revoked():
                 self._exceed(event, now)
             case Tick():

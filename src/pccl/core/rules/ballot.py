@@ -15,7 +15,8 @@ Vote = TypeVar("Vote")
 
 
 class Ballot(Generic[Vote]):
-    """Votes on one question. Invariant: every voter is in the electorate, so counting shows whether it is complete."""
+    """Votes on one question. Every voter is in the electorate, but while several that go together are forgotten one by
+    one: then as many may have voted as there are voters, and not the same."""
 
     def __init__(self, question: str, electorate: Callable[[], Collection[PeerId]]) -> None:
         self.question = question
@@ -41,7 +42,9 @@ class Ballot(Generic[Vote]):
     @property
     def complete(self) -> bool:
         """A peer has asked, and all have agreed."""
-        return bool(self.votes) and len(self.votes) == len(self._electorate())
+        electorate = self._electorate()
+        # Counted first: a thousand voters are looked at one by one only once.
+        return 0 < len(self.votes) == len(electorate) and all(peer in self.votes for peer in electorate)
 
     def missing(self) -> list[PeerId]:
         """The peers whose votes are waited for; none when none has voted."""
