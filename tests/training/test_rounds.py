@@ -103,14 +103,17 @@ def test_settings_that_differ_are_refused_with_both_values(crew):
 def test_a_peer_that_counts_no_tokens_is_refused_and_the_others_make_the_round(crew):
     made = [make(crew, number, min_peers=2) for number in range(3)]
     outer, _ = oracle.train(2, 2, EVERY, 0.7, 0.9)
+    inside = [threading.Event(), threading.Event()]
 
     def act(number):
         run, model, optimizer = made[number]
         if number == 2:
+            assert all(each.wait(HANG_S) for each in inside)  # with one of them alone it would make rounds of steps
             with pytest.raises(UsageError, match="count_tokens"), run:
                 train(run, model, optimizer, number, EVERY)
             return None
         with run:
+            inside[number].set()
             while len(run.communicator.ring) < 3:  # so that all three begin together
                 run.finish_round()
             base = run.round
