@@ -95,6 +95,8 @@ class AwaitedPeersKnow(Checker):
             host = self.theatre.host_of(known)
             if host is None or host.harms or known.tells or host.waiting_s() <= PATIENCE_S:
                 continue
+            if known.topology is None:
+                continue  # It waits to be taken back, perhaps into another run than the one that goes on here.
             for tag in known.initiated.keys() - running:
                 for each in self.ledger.electorate():
                     if each.group == known.group and tag not in each.initiated and not each.away:
