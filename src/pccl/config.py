@@ -63,6 +63,9 @@ ANNOUNCED_HOST = re.compile(r"[0-9A-Za-z._:%-]*")
 _MOST = {"default_lanes": LANES_MAX, "peers_max": PEERS_MAX}
 """Whole numbers that are bounded by more than their size."""
 
+_MAY_BE_OFF = ("vote_timeout_s", "undecided_s")
+"""Limits of which 0 means that there is none."""
+
 _SWITCHES = {"1": True, "on": True, "0": False, "off": False}
 
 LOG_LEVELS = {
@@ -330,8 +333,7 @@ def _limits(defaults: Limits, passed: Mapping[str, Any], *others: str) -> Limits
     for name in defaults.__struct_fields__:
         setting, value = _setting(name, passed, getattr(defaults, name))
         if isinstance(getattr(defaults, name), float):
-            # Where the default is no limit, 0 means that.
-            values[name] = _seconds(setting, value, SECONDS_MIN if getattr(defaults, name) else 0.0)
+            values[name] = _seconds(setting, value, 0.0 if name in _MAY_BE_OFF else SECONDS_MIN)
         else:
             values[name] = _integer(setting, value, 1, _MOST.get(name, 2**31))
     known = (*values, "connection_dead_s", *others)

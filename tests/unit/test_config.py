@@ -195,6 +195,13 @@ def test_a_bad_group_is_named(group):
         peer_config(group=group)
 
 
+@pytest.mark.parametrize("name", ["vote_timeout_s", "undecided_s"])
+def test_a_limit_that_may_be_off_is_off_at_0_and_no_other_is(name):
+    assert getattr(MasterConfig.resolve("", {name: 0}).limits, name) == 0.0
+    with pytest.raises(UsageError, match="silence_s"):
+        MasterConfig.resolve("", {"silence_s": 0})
+
+
 def test_every_limit_can_be_passed():
     assert set(MasterLimitSettings.__annotations__) == {*MasterLimits.__struct_fields__, "connection_dead_s"}
     others = {"connection_dead_s", "serve_bytes_s"}

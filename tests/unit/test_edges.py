@@ -20,7 +20,7 @@ from pccl.net.master_shell import MasterShell
 from pccl.net.rates import BURST, EXCESS_S, MESSAGES_PER_S, PING_COST, Allowance
 from pccl.wire.codec import encode
 from pccl.wire.framing import TO_MASTER_FRAME_MAX, Purpose, frame, preamble
-from tests.unit.scripted import ScriptedCore, run, two_peers, until
+from tests.unit.scripted import PATIENCE_S, ScriptedCore, run, two_peers, until
 from tests.unit.test_broadcast_root import messages, three_accepted
 
 JOIN = preamble(Purpose.CONTROL) + frame(encode(Join(Identity("a" * 32, 0, "", 1234, 0))))
@@ -139,18 +139,23 @@ def test_half_a_frame_of_one_that_has_joined_ends(monkeypatch):
 
 
 def test_whole_frames_that_never_pause_do_not(monkeypatch):
-    """There is always half a frame, and always another one."""
-    monkeypatch.setattr(connection, "FRAME_TIMEOUT_S", 0.02)
+    """There is always half a frame, and always another one. What the timer does is done here, after each frame."""
+    monkeypatch.setattr(connection, "FRAME_TIMEOUT_S", PATIENCE_S)
 
     async def story():
         core = ScriptedCore()
         async with serving(core) as shell:
             _, writer = await knock(shell.port, said=JOIN + PING[:3])
-            for _ in range(50):
-                await asyncio.sleep(0.005)
+            await until(lambda: len(received(core, Received)) == 1)
+            (guest,) = shell._guests.values()
+            for count in range(2, 12):
+                before = guest.end._frames
                 writer.write(PING[3:] + PING[:3])
-            await until(lambda: len(received(core, Received)) == 51)
+                await until(lambda count=count: len(received(core, Received)) == count)
+                guest.end._judge_frame(before)
             assert not received(core, Closed)
+            guest.end._judge_frame(guest.end._frames)
+            await until(lambda: received(core, Closed))
             writer.close()
 
     run(story())

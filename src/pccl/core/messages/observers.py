@@ -16,8 +16,8 @@ class AskStatus(Struct, frozen=True, tag=True):
 
 class AskProbe(Struct, frozen=True, tag=True):
     """Can others dial me? Dial this port of the address that you see me come from, as a neighbour would. First and only
-    message of a connection; answered with `Probed`. There is no other address in it: any program may ask, and the
-    master shall not dial strangers for it."""
+    message of a connection; answered with `Probed`. It names no other address: any program may ask, and a master
+    that dialled any address on request could be used to attack others."""
 
     port: Port
     nonce: Annotated[str, Meta(max_length=64, pattern=r"\A[0-9A-Za-z]+\Z")]
