@@ -15,10 +15,12 @@ INSTALLED := .venv/.installed
 DEV := .venv/.extra-dev
 NUMPY := .venv/.extra-numpy
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
-NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp))
+# Programs in C that are no part of the package: examples, tests, benchmarks.
+PROGRAMS := $(sort $(wildcard examples/c/*.c tests/c_api/*.c bench/*.c)) tests/device/device.cpp
+NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp native/c_api/*.[ch] include/*.h))
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-device check format demo demo-train bench-train hide-train churn-train sim aimed fuzz stress stress-short sanitize bench clean
+.PHONY: help test test-device check format demo demo-train bench-train hide-train churn-train sim hostile aimed fuzz stress stress-short sanitize bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,13 +35,13 @@ check: $(DEV) ## linters only
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run -Werror $(NATIVE) tests/device/device.cpp
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(PROGRAMS)
 	$(BIN)/codespell
 
 format: $(DEV) ## rewrite the sources the way the linters want them
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i $(NATIVE) tests/device/device.cpp
+	$(BIN)/clang-format -i $(NATIVE) $(PROGRAMS)
 
 demo: $(INSTALLED) ## a master and real peers that train, die and come later
 	$(BIN)/pccl demo $(ARGS)
@@ -53,11 +55,14 @@ bench-train: $(DEV) ## loss and bytes of each way to train: table and plot; hour
 hide-train: $(DEV) ## how much of the communication hides behind steps, over an emulated network (root; some minutes)
 	$(BIN)/python bench/training_hiding.py $(ARGS)
 
-churn-train: $(DEV) ## training with a kill or a join every 10 s, 5 minutes a mode (ARGS='--seconds 60' for less)
+churn-train: $(DEV) ## training with a kill or a join every 10 s, 5 minutes a mode (ARGS='--help' for one mode, or the master alone)
 	$(BIN)/python bench/training_churn.py $(ARGS)
 
 sim: $(INSTALLED) ## the simulator (ARGS='--help' for its options)
 	$(BIN)/python -m tests.simulation $(ARGS)
+
+hostile: $(INSTALLED) ## 10,000 schedules with enemies in each (ARGS='--seeds 500 --first 7000' for others)
+	$(BIN)/python -m tests.simulation --hostile --seeds 10000 $(ARGS)
 
 aimed: $(INSTALLED) ## faults at every step of small runs, some 12,000 of them (ARGS='--sample 500' for some)
 	$(BIN)/python -m tests.simulation.aimed $(ARGS)

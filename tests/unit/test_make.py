@@ -11,7 +11,8 @@ ROOT = Path(__file__).parents[2]
 
 def would_run(*arguments):
     """All commands of a target, as on a machine where nothing was made before."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "SMALL")}
+    given = ("MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "SMALL", "PYTEST_ARGS", "ARGS")
+    environment = {name: value for name, value in os.environ.items() if name not in given}
     command = ["make", "--dry-run", "--always-make", *arguments]
     return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True).stdout
 

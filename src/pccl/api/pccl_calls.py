@@ -23,6 +23,8 @@ class AsyncReduceHandle:
     def __init__(self, work: Work, on_failure: Callable[[], None] = lambda: None) -> None:
         self._work = work
         self._on_failure = on_failure
+        self.error: Exception | None = None
+        """Why it failed, after `wait` has said that it did."""
 
     def wait(self) -> tuple[bool, int, ReduceInfo]:
         """Wait for the end: success, result code, and what it was. Raises nothing, and may be called again. After a
@@ -30,6 +32,7 @@ class AsyncReduceHandle:
         try:
             return True, Result.SUCCESS, self._work.wait()
         except Exception as error:
+            self.error = error
             self._on_failure()
             result = error.result if isinstance(error, PCCLError) else Result.INTERNAL_ERROR
             return False, result, self._work._transaction.info()
@@ -71,7 +74,7 @@ class PcclCalls(Connected):
         call = "all_reduce_multiple_with_retry"
         membership = self._connected(call)
         if max_in_flight < 1:
-            raise UsageError(f"{call}: max_in_flight must be at least 1, got {max_in_flight}")
+            raise UsageError(f"{call}: max_in_flight must be at least 1, got {max_in_flight}", Result.INVALID_ARGUMENT)
         orders = [of_descriptor(call, each, self._staging) for each in descriptors]
         works: list[Work] = []
         try:

@@ -1,4 +1,4 @@
-"""The command line: `pccl master`, `status`, `top`, `doctor`, `kick`, `token`, `demo`, `version`.
+"""The command line: `pccl master`, `status`, `top`, `doctor`, `kick`, `token`, `demo`, `config`, `version`.
 
 Owns arguments, what is printed and exit codes. Must not know anything that a user of the library could not.
 """
@@ -35,6 +35,7 @@ def parser() -> argparse.ArgumentParser:
     master.add_argument("--listen", default="0.0.0.0:48148", metavar="HOST:PORT", help="default: %(default)s")
     master.add_argument("--secret", nargs="?", const="", metavar="FILE", help="the master's secret, made if missing")
     master.add_argument("--insecure", action="store_true", help="no secret: all who reach the port may do all")
+    _certificates(master)
     status = commands.add_parser("status", help="one look at a run: exit code 3 if it waits for a peer")
     _address(status)
     _json(status)
@@ -48,6 +49,9 @@ def parser() -> argparse.ArgumentParser:
     _address(kick)
     _token(commands.add_parser("token", help="who may come in: new, revoke, list"))
     commands.add_parser("demo", help="a master and real peers on this machine that train, die and come later")
+    config = commands.add_parser("config", help="what a compiler needs for programs in C")
+    for flag, prints in (("cflags", "for compiling"), ("libs", "for linking"), ("cmakedir", "for CMake's pccl_DIR")):
+        config.add_argument(f"--{flag}", action="store_true", help=prints)
     commands.add_parser("version", help="what is installed")
     return made
 
@@ -67,6 +71,12 @@ def _token(token: argparse.ArgumentParser) -> None:
 
 def _address(command: argparse.ArgumentParser) -> None:
     command.add_argument("address", nargs="?", metavar="ADDRESS", help="the master's host:port; default: PCCL_MASTER")
+    _certificates(command)
+
+
+def _certificates(command: argparse.ArgumentParser) -> None:
+    for name, what in (("ca", "of an own CA, instead of tokens"), ("cert", "of this process"), ("key", "of --cert")):
+        command.add_argument(f"--{name}", metavar="FILE", help=f"{what}, in PEM; default: PCCL_{name.upper()}")
 
 
 def _json(command: argparse.ArgumentParser) -> None:
@@ -92,32 +102,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(chosen: argparse.Namespace) -> int:
     """Imported when chosen: a master has no use for what the demo needs."""
+    from pccl.credentials import CertificateSettings
     from pccl.errors import UsageError
 
+    files = [getattr(chosen, name, None) for name in CertificateSettings._fields]
+    certificates = CertificateSettings(*files)
     try:
         match chosen.command:
             case "master":
                 from pccl.cli.master import serve
 
-                return serve(chosen.listen, chosen.secret, chosen.insecure)
+                return serve(chosen.listen, chosen.secret, chosen.insecure, certificates)
             case "status":
                 from pccl.cli.status import look
 
-                return look(chosen.address, chosen.json, sys.stdout)
+                return look(chosen.address, chosen.json, sys.stdout, certificates)
             case "top":
                 from pccl.cli.top import watch
 
-                return watch(chosen.address, sys.stdout)
+                return watch(chosen.address, sys.stdout, certificates=certificates)
             case "doctor":
                 from pccl.cli.doctor import examine
 
-                return examine(chosen.address, chosen.json, sys.stdout)
+                return examine(chosen.address, chosen.json, sys.stdout, certificates)
             case "kick":
                 from pccl.cli.kick import kick
 
-                return kick(chosen.peer, chosen.reason, chosen.address, sys.stdout)
+                return kick(chosen.peer, chosen.reason, chosen.address, sys.stdout, certificates)
             case "token":
                 return _run_token(chosen)
+            case "config":
+                from pccl.cli.config import tell as tell_config
+
+                wanted = {flag: getattr(chosen, flag) for flag in ("cflags", "libs", "cmakedir")}
+                return tell_config(wanted, sys.stdout, sys.stderr)
             case "demo":
                 from pccl.cli.demo.story import tell
 
