@@ -1,6 +1,11 @@
-"""What churn costs a training run: a kill or a join every few seconds, and the master killed and started again once.
+"""What churn costs a training run: a kill or a join every few seconds, and the master killed and started again.
 
-    python bench/training_churn.py [--modes plain auto streaming] [--seconds 300] [--every 10] [--peers 4]
+    python bench/training_churn.py [--modes plain auto streaming] [--faults peers master] [--seconds 300] [--every 10]
+                                   [--peers 4]
+    python bench/training_churn.py --modes plain --faults peers       # one mode, peers alone
+    python bench/training_churn.py --modes plain --faults master      # the master alone, every 10 s
+
+With both faults the master is killed once, in the middle; each time at a moment of a round that is drawn.
 
 Real processes train the char-GPT of the examples; the same number of rounds is then made undisturbed. One JSON line for
 each mode, and a table at the end: peers that ended by themselves, inner steps of survivors that no round has taken,
@@ -185,13 +190,14 @@ class Run:
 
 
 def disturb(run, options, dice):
-    """Kills and joins by turns, the master once in the middle; what was done, and when."""
+    """Kills and joins by turns, the master once in the middle or, by itself, each time; what was done, and when."""
     done, began = [], time.monotonic()
-    number = 0
+    number, middle = 0, max(1, int(options.seconds / options.every) // 2)
     while time.monotonic() < began + options.seconds:
         time.sleep(max(0.0, began + (number + 1) * options.every - time.monotonic()))
         number += 1
-        if number == max(1, int(options.seconds / options.every) // 2):
+        if "master" in options.faults and ("peers" not in options.faults or number == middle):
+            time.sleep(dice.uniform(0.0, options.every / 2))  # Rounds are shorter: steps and reductions are both met.
             done.append(("master", time.monotonic()))
             run.restart_master()
         elif len(run.living()) >= options.peers:
@@ -248,11 +254,13 @@ def measure(mode, options):
 
 
 KINDS = ("kill", "join", "master")
+FAULTS = ("peers", "master")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--modes", nargs="*", default=list(MODES), choices=MODES)
+    parser.add_argument("--faults", nargs="+", default=list(FAULTS), choices=FAULTS)
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--every", type=float, default=10.0)
     parser.add_argument("--peers", type=int, default=4)

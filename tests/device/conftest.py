@@ -1,5 +1,6 @@
 """A device, and two peers in this process that are connected."""
 
+import subprocess
 import sys
 import threading
 
@@ -33,6 +34,31 @@ def ours(device):
     if not device.simulated:
         pytest.skip("needs counters and switches that no real device has")
     return device
+
+
+@pytest.fixture
+def backward(device):
+    """For tests with a backward pass on the device: autograd has its threads for the devices that are there when it is
+    first used, and another test of this process may have used it before. Whether it can."""
+    value = torch.ones(1, device=device.first, requires_grad=True)
+    try:
+        value.sum().backward()
+    except RuntimeError as error:
+        if "device_ready_queues_" not in str(error):
+            raise
+        return False
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """A test that needs autograd to know the device has a process of its own where it does not."""
+    if pyfuncitem.funcargs.get("backward", True):
+        return None
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", pyfuncitem.nodeid]
+    told = subprocess.run(command, cwd=pyfuncitem.config.rootpath, capture_output=True, text=True, timeout=HANG_S)
+    assert told.returncode == 0, told.stdout
+    return True
 
 
 @pytest.fixture(scope="module")

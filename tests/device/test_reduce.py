@@ -82,7 +82,7 @@ def test_the_reference_data_plane_too(master, device):
         each.close()
 
 
-def test_inference_tensors_and_launches_from_a_backward_pass(pair, device):
+def test_inference_tensors_and_launches_from_a_backward_pass(pair, device, backward):
     with torch.inference_mode():
         frozen = [torch.ones(10, device=device.first) for _ in range(2)]
     sums(pair, frozen)

@@ -79,6 +79,24 @@ def test_a_model_that_was_moved_is_synced_where_it_is(pair, device, move):
     assert infos[1].rx_bytes > 5_000_000
 
 
+def test_a_loaded_optimizer_is_synced_where_it_is(pair, device, backward):
+    """Loading a checkpoint replaces the tensors of its state; those that are used then are synced."""
+    modules = [Network(1).to(device.first), Network(1)]
+    optimizers = [torch.optim.AdamW(each.parameters()) for each in modules]
+    states = [SharedState.from_module(*each) for each in zip(modules, optimizers, strict=True)]
+    sync(pair, states)
+    modules[0](torch.ones(2, 1200, device=device.first)).sum().backward()
+    optimizers[0].step()
+    optimizers[0].load_state_dict(optimizers[0].state_dict())
+    sync(pair, states, (2, 1))
+    mine, theirs = (
+        each.state[module.first.weight]["exp_avg"] for each, module in zip(optimizers, modules, strict=True)
+    )
+    assert mine.device == device.first
+    assert theirs.abs().sum() > 0
+    assert torch.equal(mine.cpu(), theirs)
+
+
 def test_a_model_that_was_converted_is_refused_by_name(pair, device):
     module = Network(1).to(device.first)
     state = SharedState.from_module(module)
@@ -87,7 +105,7 @@ def test_a_model_that_was_converted_is_refused_by_name(pair, device):
         pair[0].sync_shared_state(state)
 
 
-def test_a_newcomer_gets_model_and_optimizer_wherever_they_lie(device):
+def test_a_newcomer_gets_model_and_optimizer_wherever_they_lie(device, backward):
     modules = [Network(1).to(device.first), Network(2)]
     optimizers = [torch.optim.AdamW(each.parameters()) for each in modules]
     modules[0](torch.ones(2, 1200, device=device.first)).sum().backward()

@@ -96,21 +96,25 @@ def train(peers, rounds, every, rate, momentum, weights=None, quotas=None):
     return outer, replicas
 
 
-def train_overlapped(peers, rounds, every, rate, momentum, delay, mix):
-    """The result is merged `delay` steps after the launch; the last one when training ends."""
+def train_overlapped(peers, rounds, every, rate, momentum, delays, mix):
+    """The result of each round is merged so many steps after its launch; the last one when training ends."""
     replicas = [Replica(number) for number in range(peers)]
     outer = Outer(replicas[0].flat(), rate, momentum)
     flying = None
     for step in range(1, rounds * every + 1):
         for replica in replicas:
             replica.go()
-        if flying is not None and step == flying[0] + delay:
+        if flying is not None and step == flying[0]:
             merge(outer, replicas, flying[1], mix)
             flying = None
         if step % every == 0:
             deltas = [{name: outer.theta[name] - each for name, each in replica.flat().items()} for replica in replicas]
-            flying = (step, mean_of(deltas, [1] * peers))
-    merge(outer, replicas, flying[1], mix)
+            flying = (step + delays[step // every - 1], mean_of(deltas, [1] * peers))
+            if flying[0] == step:
+                merge(outer, replicas, flying[1], mix)
+                flying = None
+    if flying is not None:
+        merge(outer, replicas, flying[1], mix)
     return outer, replicas
 
 

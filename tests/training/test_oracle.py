@@ -62,9 +62,33 @@ def test_local_sgd(crew):
 
 @pytest.mark.parametrize(("delay", "mix"), [(1, 0.0), (2, 0.0), (3, 0.5)])
 def test_overlapped(crew, delay, mix):
-    expected = oracle.train_overlapped(PEERS, ROUNDS, EVERY, 0.7, 0.9, delay, mix)
+    expected = oracle.train_overlapped(PEERS, ROUNDS, EVERY, 0.7, 0.9, [delay] * ROUNDS, mix)
     played = play(crew, lambda *place, **rest: DiLoCo(*place, overlap=delay, mix=mix, **rest))
     compare(played, expected, lambda outer: outer.theta)
+
+
+class Timed(DiLoCo):
+    """One whose clock is made up: it says with each round that a step takes a second, and its reductions so long."""
+
+    reduced_s = 0.0
+
+    def _row(self, fragment, norm):
+        row = super()._row(fragment, norm)
+        return row._replace(computed_s=float(row.steps), reduced_s=self.reduced_s)
+
+
+def test_as_few_steps_of_overlap_as_hide_the_reduction(crew):
+    """How many follows from what all peers have said: the last peer to come does not wait, so the shortest of the times
+    is that of the reduction, here a step and a half. Before there is one, none is hidden."""
+    expected = oracle.train_overlapped(PEERS, ROUNDS, EVERY, 0.7, 0.9, [0] + [2] * (ROUNDS - 1), 0.0)
+    made = iter([40.0, 1.5, 30.0])
+
+    def timed(*place, **rest):
+        run = Timed(*place, overlap="auto", **rest)
+        run.reduced_s = next(made)
+        return run
+
+    compare(play(crew, timed), expected, lambda outer: outer.theta)
 
 
 @pytest.mark.parametrize(("every", "delay"), [(4, 1), (5, 3), (7, 2)])

@@ -3,6 +3,7 @@
 import pytest
 
 from pccl.training import settings
+from pccl.training.meter import Meter
 from pccl.training.rounds import Rounds
 from pccl.training.rows import Table
 from tests.training import test_oracle
@@ -11,11 +12,13 @@ MODES = {
     "plain": test_oracle.test_plain,
     "local": test_oracle.test_local_sgd,
     "overlapped": lambda crew: test_oracle.test_overlapped(crew, 2, 0.0),
+    "auto": test_oracle.test_as_few_steps_of_overlap_as_hide_the_reduction,
     "streaming": lambda crew: test_oracle.test_streaming(crew, 5, 3),
     "delayed": test_oracle.test_delayed,
     "eager": test_oracle.test_eager,
 }
 RATES, WEIGHTS, OFFSET = settings.Settings.rates, Table.weights, Rounds._offset
+STEPS_TO_HIDE = Meter.steps_to_hide
 
 
 def _rates(self, peers):
@@ -47,6 +50,12 @@ def test_a_changed_step_is_noticed(crew, monkeypatch, mode, owner, name, broken)
     monkeypatch.setattr(owner, name, broken)
     with pytest.raises(AssertionError):
         MODES[mode](crew)
+
+
+def test_a_changed_delay_is_noticed(crew, monkeypatch):
+    monkeypatch.setattr(Meter, "steps_to_hide", lambda self: STEPS_TO_HIDE(self) + 1)
+    with pytest.raises(AssertionError):
+        MODES["auto"](crew)
 
 
 def test_a_changed_offset_is_noticed(crew, monkeypatch):

@@ -43,6 +43,7 @@ class Contents:
         self._names = {id(each): name for name, each in named}
         self._buffers = [] if settings.buffers == "local" else _buffers(model)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
+        self._left_out: int | torch.Tensor = 0
         if settings.join == "holder":
             for optimizer in optimizers:
                 make_state(optimizer)
@@ -56,7 +57,20 @@ class Contents:
 
     def attach(self, step_done: Callable[[], None]) -> None:
         """Call this after each step of the last optimizer."""
-        self._hooks.append(self._optimizers[-1].register_step_post_hook(lambda *_: step_done()))
+
+        def stepped(optimizer: optim.Optimizer, *_: object) -> None:
+            # Set by a GradScaler where the optimizer is fused. Not looked at here: the device has not come to it yet.
+            found_inf = getattr(optimizer, "found_inf", None)
+            if found_inf is not None:
+                self._left_out = self._left_out + (found_inf != 0)
+            step_done()
+
+        self._hooks.append(self._optimizers[-1].register_step_post_hook(stepped))
+
+    @property
+    def left_out(self) -> int:
+        """Steps for which the optimizer was called, and its device made none: gradients were not finite."""
+        return int(self._left_out)
 
     def detach(self) -> None:
         """Call it no more."""

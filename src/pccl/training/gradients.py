@@ -3,6 +3,7 @@
 Owns the buckets and the way of gradients into them and back. Must not know steps or peers.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,6 +27,10 @@ class Bucket(Stretch):
         self.taken = False
         """A mean is here, for all parameters of `used`."""
         self.used: list[bool] = []
+        self._versions: list[int | None] = []
+        """Of the gradients, as they were sent."""
+        self._sample: tuple[int, int, float] | None = None
+        """A parameter's place in the bucket, and an element of its gradient as it was sent."""
 
     def present(self) -> torch.Tensor:
         """Which parameters have a gradient here: what none of the peers has used is left alone."""
@@ -46,7 +51,35 @@ class Bucket(Stretch):
             else:
                 delta[place].copy_(parameter.grad.detach().reshape(-1))
         self.taken = False
+        self._versions = self._present_versions()
+        self._take_sample(delta)
         return norm_of(delta)
+
+    def _take_sample(self, delta: torch.Tensor) -> None:
+        """The largest element of the shortest gradient."""
+        present = [place for place, each in enumerate(self.parameters) if each.grad is not None]
+        self._sample = None
+        if present:
+            shortest = min(present, key=lambda place: self.parameters[place].numel())
+            sent = delta[self.places[shortest]]
+            element = int(sent.abs().argmax())
+            self._sample = shortest, element, float(sent[element])
+
+    def _present_versions(self) -> list[int | None]:
+        return [None if each.grad is None else each.grad._version for each in self.parameters]
+
+    def changed(self) -> list[str]:
+        """Parameters whose gradients were written to after they were sent. Torch counts that, but not what a GradScaler
+        does to them: it changes all alike, so one element of one of them is looked at."""
+        versions = zip(self.names, self._versions, self._present_versions(), strict=True)
+        found = [name for name, sent, present in versions if sent != present]
+        if not found and self._sample is not None:
+            place, element, sent = self._sample
+            gradient = self.parameters[place].grad
+            assert gradient is not None, "its version is as it was"
+            if math.isfinite(sent) and float(gradient.detach().reshape(-1)[element]) != sent:
+                found.append(self.names[place])
+        return found
 
     def step(self, delta: torch.Tensor, total: float, rate: float, momentum: float) -> Stepped:
         """The mean, one division for each element."""

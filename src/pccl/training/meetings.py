@@ -72,7 +72,7 @@ class Meetings(ABC):
         self._wanted_since: int | None = None
         """The round whose reductions said that all peers shall meet: a candidate waits, or outer states differ."""
         self._launched_at = [(0, 0)] * len(self._contents.fragments)
-        """Steps and tokens when each fragment was last launched."""
+        """Steps that count and tokens when each fragment was last launched."""
         if warning := settings.unstable():
             log.warning("%s", warning)
 
@@ -94,6 +94,11 @@ class Meetings(ABC):
     @abstractmethod
     def _drop_flights(self) -> None:
         """What is under way is not waited for."""
+
+    @property
+    def _made(self) -> int:
+        """Steps made here, without those that a GradScaler has left out."""
+        return self._clock - self._contents.left_out
 
     # ── where all peers meet ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -168,7 +173,7 @@ class Meetings(ABC):
             self._catch_up()
         self._synced = True
         if not self._inner:
-            self._launched_at = [(self._clock, self._tokens or 0)] * len(self._launched_at)
+            self._launched_at = [(self._made, self._tokens or 0)] * len(self._launched_at)
 
     def _drop_steps(self) -> None:
         log.warning("%d steps made here are in no round: this peer was put out, and others went on", self._inner)

@@ -107,7 +107,7 @@ class DataParallel(Run):
         if passes > self.settings.accumulate:
             raise UsageError(
                 f"DataParallel: there must be {self.settings.accumulate} backward passes in a step, got one more; "
-                "pass accumulate, or let the optimizer make its step"
+                "pass accumulate, or let the optimizer make its step. A GradScaler, which may not, is not for it"
             )
         self._complete[number] += passes == self.settings.accumulate
         if self._complete[number] == len(self._gradients.buckets[number].parameters):
@@ -132,6 +132,7 @@ class DataParallel(Run):
             return
         if self._state is None:
             raise UsageError("reduce: this run is not joined; enter it with `with`")
+        self._check_unchanged()
         self._meter.stop()
         self._stepping = True
         if any(each.grad is not None for bucket in self._gradients.buckets for each in bucket.parameters):
@@ -140,6 +141,21 @@ class DataParallel(Run):
         for bucket in self._gradients.buckets:
             bucket.deliver()
         self._meter.start()
+
+    def _check_unchanged(self) -> None:
+        """What was done to gradients after they were sent would be lost, or be done to a mean of other gradients."""
+        changed = [name for flight in self._flights for name in self._gradients.buckets[flight.fragment].changed()]
+        if changed:
+            raise UsageError(
+                f"DataParallel: gradients must stay as backward left them until they are the mean of all peers', got a "
+                f"change of {changed[0]!r}; call run.reduce() before you clip them. A GradScaler is not for it: scales "
+                "differ from peer to peer; use bfloat16, or DiLoCo"
+            )
+        if any(hasattr(optimizer, "found_inf") for optimizer in self._optimizers):
+            raise UsageError(
+                "DataParallel: gradients must not be scaled, got an optimizer under a GradScaler: scales differ from "
+                "peer to peer; use bfloat16, or DiLoCo"
+            )
 
     def _reduce(self) -> None:
         under_way = {flight.fragment for flight in self._flights}

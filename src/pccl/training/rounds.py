@@ -90,7 +90,7 @@ class Rounds(Meetings):
         flight = self._group.launch(number, delta, row.pack(self._beside(number, last)))
         flight.due, flight.round, flight.last = self._due(), self._round + 1, last
         flight.since = self._launched_at[number]
-        self._launched_at[number] = (self._clock, self._tokens or 0)
+        self._launched_at[number] = (self._made, self._tokens or 0)
         self._flights.append(flight)
         if self.settings.overlap == "round":
             fragment.write()
@@ -118,7 +118,7 @@ class Rounds(Meetings):
         return Row(
             round=self._round,
             tokens=(self._tokens or 0) - tokens,
-            steps=self._clock - steps,
+            steps=self._made - steps,
             counts=int(self._tokens is not None),
             finite=int(finite),
             holds=int(self._inner > 0),

@@ -1,0 +1,91 @@
+"""What a newcomer's prefetch brings while others train, and what is left for the sync that lets it in."""
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from pccl import Communicator
+from pccl.training import DiLoCo, group
+from tests.patience import HANG_S
+
+EVERY, WIDTH = 4, 256
+LAYER = WIDTH * WIDTH * 4
+"""Bytes of a layer."""
+
+
+class Half(nn.Module):
+    """One layer that is frozen, and one that is trained."""
+
+    def __init__(self, seed):
+        super().__init__()
+        torch.manual_seed(seed)
+        self.frozen = nn.Linear(WIDTH, WIDTH, bias=False).requires_grad_(False)
+        self.trained = nn.Linear(WIDTH, WIDTH, bias=False)
+
+
+def go_on(model, optimizer):
+    optimizer.zero_grad()
+    model.trained(model.frozen(torch.ones(1, WIDTH))).square().mean().backward()
+    optimizer.step()
+
+
+@pytest.fixture
+def moved(monkeypatch):
+    """Bytes that each prefetch and each sync has brought; and what is called before a peer becomes a candidate."""
+    found = {"prefetch": [], "sync": [], "candidate": lambda: None}
+
+    class Counted(Communicator):
+        def prefetch_shared_state(self, *arguments):
+            info = super().prefetch_shared_state(*arguments)
+            found["prefetch"].append(info.rx_bytes)
+            return info
+
+        def connect(self, *arguments):
+            found["candidate"]()
+            super().connect(*arguments)
+
+        def sync_shared_state(self, *arguments):
+            info = super().sync_shared_state(*arguments)
+            found["sync"].append(info.rx_bytes)
+            return info
+
+    monkeypatch.setattr(group, "Communicator", Counted)
+    return found
+
+
+@pytest.mark.parametrize(("join", "rounds"), [("holder", 0), ("holder", 2), ("fresh", 2)])
+def test_what_no_round_changes_is_prefetched_and_the_rest_moves_with_the_sync(crew, moved, join, rounds):
+    """In the middle of a round, with rounds or without since the group last synced."""
+    in_the_middle, prefetched, joined = threading.Event(), threading.Event(), threading.Event()
+    models, digests = [Half(1), Half(2)], {}
+
+    def member():
+        model = models[0]
+        optimizer = torch.optim.AdamW(model.parameters())
+        with DiLoCo(crew.address, model, optimizer, sync_every=EVERY, join=join) as run:
+            for _ in range(rounds * EVERY + 1):
+                go_on(model, optimizer)
+            in_the_middle.set()
+            assert prefetched.wait(HANG_S)
+            while not joined.is_set():
+                go_on(model, optimizer)
+                digests.setdefault(run.round, run.outer_digest())
+
+    def newcomer():
+        model = models[1]
+        optimizer = torch.optim.AdamW(model.parameters())
+        run = DiLoCo(crew.address, model, optimizer, sync_every=EVERY, join=join)
+        assert in_the_middle.wait(HANG_S)
+        moved.update(prefetch=[], sync=[], candidate=prefetched.set)
+        with run:
+            joined.set()
+            return run.round, run.outer_digest()
+
+    _, (number, digest) = crew.together(2, lambda number: (newcomer if number else member)())
+    assert digests[number] == digest
+    (early,), outer, optimizer = moved["prefetch"], 2 * LAYER, 2 * LAYER if join == "holder" else 0
+    late = sum(moved["sync"])
+    assert early >= LAYER
+    assert outer + optimizer <= late < outer + optimizer + LAYER, (early, late)
