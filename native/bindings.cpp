@@ -266,6 +266,10 @@ class TlsMaker {
         : context_(
               std::make_shared<pccl::TlsContext>(pccl::openssl::load({}), seen(certificate), seen(key), rekey_bytes)) {}
 
+    TlsMaker(const std::string& certificate, const std::string& key, const std::string& ca, std::uint64_t rekey_bytes)
+        : context_(std::make_shared<pccl::TlsContext>(pccl::openssl::load({}),
+                                                      pccl::CertificateFiles{certificate, key, ca}, rekey_bytes)) {}
+
     pccl::Channel wrap(int fd, bool dials, const nb::bytes& first) const {
         return {fd, std::make_shared<pccl::Tls>(context_, fd, dials, seen(first))};
     }
@@ -335,6 +339,9 @@ void bind_tls(nb::module_& module) {
     nb::class_<TlsMaker>(module, "Tls")
         .def(nb::init<const nb::bytes&, const nb::bytes&, std::uint64_t>(), "certificate"_a, "key"_a, "rekey_bytes"_a,
              "Of one peer. OpenSSL must have been loaded.")
+        .def(nb::init<const std::string&, const std::string&, const std::string&, std::uint64_t>(), "certificate"_a,
+             "key"_a, "ca"_a, "rekey_bytes"_a,
+             "The same from files in PEM; both ends of its connections must be of the CA.")
         .def("wrap", &TlsMaker::wrap, "fd"_a, "dials"_a, "first"_a,
              "TLS on a connected descriptor, which stays the caller's; `first` goes out before it, in the clear.");
 }

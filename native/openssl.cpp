@@ -30,6 +30,12 @@ std::string bind(void* handle, Library& library) {
     PCCL_FIND(SSL_CTX_use_certificate_ASN1);
     PCCL_FIND(SSL_CTX_use_PrivateKey);
     PCCL_FIND(SSL_CTX_check_private_key);
+    PCCL_FIND(SSL_CTX_use_certificate_chain_file);
+    PCCL_FIND(SSL_CTX_use_PrivateKey_file);
+    PCCL_FIND(SSL_CTX_load_verify_locations);
+    PCCL_FIND(SSL_CTX_set_verify);
+    PCCL_FIND(SSL_get_verify_result);
+    PCCL_FIND(X509_verify_cert_error_string);
     PCCL_FIND(d2i_AutoPrivateKey);
     PCCL_FIND(EVP_PKEY_free);
     PCCL_FIND(SSL_new);

@@ -27,6 +27,8 @@ inline constexpr int ctrl_read_ahead = 41;   // SSL_CTRL_SET_READ_AHEAD
 inline constexpr int ctrl_cache_mode = 44;   // SSL_CTRL_SET_SESS_CACHE_MODE; 0 is off
 inline constexpr int ctrl_min_proto = 123;   // SSL_CTRL_SET_MIN_PROTO_VERSION
 inline constexpr int ctrl_max_proto = 124;   // SSL_CTRL_SET_MAX_PROTO_VERSION
+inline constexpr int file_pem = 1;           // SSL_FILETYPE_PEM
+inline constexpr int verify_both = 0x03;     // SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT
 inline constexpr long tls_1_3 = 0x0304;
 inline constexpr long mode_partial_write = 1;
 inline constexpr long mode_moving_buffer = 2;
@@ -49,6 +51,12 @@ struct Library {
     int (*SSL_CTX_use_certificate_ASN1)(Ctx*, int, const unsigned char*);
     int (*SSL_CTX_use_PrivateKey)(Ctx*, Key*);
     int (*SSL_CTX_check_private_key)(const Ctx*);
+    int (*SSL_CTX_use_certificate_chain_file)(Ctx*, const char*);
+    int (*SSL_CTX_use_PrivateKey_file)(Ctx*, const char*, int);
+    int (*SSL_CTX_load_verify_locations)(Ctx*, const char*, const char*);
+    void (*SSL_CTX_set_verify)(Ctx*, int, int (*)(int, void*));
+    long (*SSL_get_verify_result)(const Ssl*);
+    const char* (*X509_verify_cert_error_string)(long);
     Key* (*d2i_AutoPrivateKey)(Key**, const unsigned char**, long);
     void (*EVP_PKEY_free)(Key*);
     Ssl* (*SSL_new)(Ctx*);

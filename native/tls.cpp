@@ -91,31 +91,48 @@ struct TlsBio {
 
 // ── the context ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-TlsContext::TlsContext(const Library& library, std::string_view certificate, std::string_view key,
-                       std::uint64_t rekey_bytes)
+TlsContext::TlsContext(const Library& library, std::uint64_t rekey_bytes)
     : library_(library), context_(library.SSL_CTX_new(library.TLS_method())), rekey_bytes_(rekey_bytes) {
     library.ERR_clear_error();
+    if (context_ == nullptr) throw std::runtime_error(last_error(library));
+}
+
+// What is thrown in a constructor that another one has begun runs the destructor.
+void TlsContext::check(bool made) const {
+    if (!made) throw std::runtime_error(last_error(library_));
+    const bool set = library_.SSL_CTX_check_private_key(context_) == 1 &&
+                     library_.SSL_CTX_ctrl(context_, ctrl_min_proto, tls_1_3, nullptr) == 1 &&
+                     library_.SSL_CTX_ctrl(context_, ctrl_max_proto, tls_1_3, nullptr) == 1 &&
+                     library_.SSL_CTX_set_ciphersuites(context_, ciphers) == 1 &&
+                     library_.SSL_CTX_set_num_tickets(context_, 0) == 1;
+    if (!set) throw std::runtime_error(last_error(library_));
+    library_.SSL_CTX_ctrl(context_, ctrl_cache_mode, 0, nullptr);
+    library_.SSL_CTX_ctrl(context_, ctrl_mode, mode_partial_write | mode_moving_buffer, nullptr);
+    library_.SSL_CTX_ctrl(context_, ctrl_read_ahead, 1, nullptr);
+    library_.SSL_CTX_set_default_read_buffer_len(context_, read_buffer_bytes);
+}
+
+TlsContext::TlsContext(const Library& library, std::string_view certificate, std::string_view key,
+                       std::uint64_t rekey_bytes)
+    : TlsContext(library, rekey_bytes) {
     auto* next = reinterpret_cast<const unsigned char*>(key.data());
     Key* const decoded = library.d2i_AutoPrivateKey(nullptr, &next, static_cast<long>(key.size()));
     const bool made =
-        context_ != nullptr && decoded != nullptr &&
-        library.SSL_CTX_ctrl(context_, ctrl_min_proto, tls_1_3, nullptr) == 1 &&
-        library.SSL_CTX_ctrl(context_, ctrl_max_proto, tls_1_3, nullptr) == 1 &&
-        library.SSL_CTX_set_ciphersuites(context_, ciphers) == 1 &&
+        decoded != nullptr &&
         library.SSL_CTX_use_certificate_ASN1(context_, static_cast<int>(certificate.size()),
                                              reinterpret_cast<const unsigned char*>(certificate.data())) == 1 &&
-        library.SSL_CTX_use_PrivateKey(context_, decoded) == 1 && library.SSL_CTX_check_private_key(context_) == 1 &&
-        library.SSL_CTX_set_num_tickets(context_, 0) == 1;
+        library.SSL_CTX_use_PrivateKey(context_, decoded) == 1;
     library.EVP_PKEY_free(decoded);
-    if (!made) {
-        const std::string why = last_error(library);
-        library.SSL_CTX_free(context_);
-        throw std::runtime_error(why);
-    }
-    library.SSL_CTX_ctrl(context_, ctrl_cache_mode, 0, nullptr);
-    library.SSL_CTX_ctrl(context_, ctrl_mode, mode_partial_write | mode_moving_buffer, nullptr);
-    library.SSL_CTX_ctrl(context_, ctrl_read_ahead, 1, nullptr);
-    library.SSL_CTX_set_default_read_buffer_len(context_, read_buffer_bytes);
+    check(made);
+}
+
+TlsContext::TlsContext(const Library& library, const CertificateFiles& files, std::uint64_t rekey_bytes)
+    : TlsContext(library, rekey_bytes) {
+    check(library.SSL_CTX_use_certificate_chain_file(context_, files.certificate.c_str()) == 1 &&
+          library.SSL_CTX_use_PrivateKey_file(context_, files.key.c_str(), file_pem) == 1 &&
+          library.SSL_CTX_load_verify_locations(context_, files.ca.c_str(), nullptr) == 1);
+    library.SSL_CTX_set_verify(context_, verify_both, nullptr);
+    verifies_ = true;
 }
 
 TlsContext::~TlsContext() {
@@ -315,6 +332,9 @@ Moved Tls::fail(const char* what, int error) {
 std::string Tls::because() const {
     const std::string words = last_error(library_);
     if (error_ != 0) return std::string("receive: ") + std::strerror(error_);
+    if (const long refused = library_.SSL_get_verify_result(ssl_); refused != 0 && context_->verifies()) {
+        return std::string("its certificate is refused: ") + library_.X509_verify_cert_error_string(refused);
+    }
     return ended_ ? "the neighbour closed the lane" : "TLS: " + words;
 }
 

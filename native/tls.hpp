@@ -20,6 +20,11 @@ namespace pccl {
 
 enum class Moved { some, nothing_now, broken };
 
+// Of an own CA, all in PEM.
+struct CertificateFiles {
+    std::string certificate, key, ca;
+};
+
 // What all connections of a peer have in common: its certificate, and when keys are replaced.
 class TlsContext {
   public:
@@ -27,6 +32,8 @@ class TlsContext {
     // `std::runtime_error`.
     TlsContext(const openssl::Library& library, std::string_view certificate, std::string_view key,
                std::uint64_t rekey_bytes);
+    // The same with certificates of a CA: each end shows its own, and believes those of that CA alone.
+    TlsContext(const openssl::Library& library, const CertificateFiles& files, std::uint64_t rekey_bytes);
     ~TlsContext();
     TlsContext(const TlsContext&) = delete;
     TlsContext& operator=(const TlsContext&) = delete;
@@ -34,11 +41,16 @@ class TlsContext {
     const openssl::Library& library() const { return library_; }
     openssl::Ctx* get() const { return context_; }
     std::uint64_t rekey_bytes() const { return rekey_bytes_; }
+    bool verifies() const { return verifies_; }  // by a CA
 
   private:
+    TlsContext(const openssl::Library& library, std::uint64_t rekey_bytes);
+    void check(bool made) const;
+
     const openssl::Library& library_;
     openssl::Ctx* context_;
     std::uint64_t rekey_bytes_;
+    bool verifies_ = false;
 };
 
 class Tls {

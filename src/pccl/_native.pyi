@@ -1,6 +1,6 @@
 """What `native/bindings.cpp` exports. Written by hand: it is the reviewed face of the native part."""
 
-from typing import TypedDict
+from typing import TypedDict, overload
 
 Buffer = bytes | bytearray | memoryview
 
@@ -83,7 +83,10 @@ class Channel:
     def rekeyed(self) -> int: ...
 
 class Tls:
+    @overload
     def __init__(self, certificate: bytes, key: bytes, rekey_bytes: int) -> None: ...
+    @overload
+    def __init__(self, certificate: str, key: str, ca: str, rekey_bytes: int) -> None: ...
     def wrap(self, fd: int, dials: bool, first: bytes) -> Channel: ...
 
 class Notifier:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from pccl.core.limits import MasterLimits, PeerLimits
 from pccl.core.names import clean
+from pccl.credentials import NOT_PASSED, CertificateFiles, CertificateSettings, find_certificates, find_token
 from pccl.environment import look_up
 from pccl.errors import UsageError
 
@@ -48,9 +49,6 @@ bring a newcomer 10 GB in six minutes. Who trains behind a home's uplink lowers 
 
 SERVE_BYTES_MIN_S = 65_536
 """With less, a lane might wait for a turn until the visitor takes it for dead."""
-
-TOKEN_FILE_MAX = 4096
-"""Bytes that are read of it; a token has 80."""
 
 DATA_PLANES = ("native", "reference")
 """The reference one is the readable one: slow, and of use where no compiler was."""
@@ -144,18 +142,25 @@ class MasterConfig:
     limits: MasterLimits
     connection_dead_s: float
     secret_file: Path | None = None
-    """Where its secret lies; None for a master that lets in all who reach it."""
+    """Where its secret lies; None for a master with certificates, or one that lets in all who reach it."""
+    certificates: CertificateFiles | None = None
+    """Of an own CA, in place of a secret."""
 
     @classmethod
     def resolve(
-        cls, listen: str, limits: MasterLimitSettings, secret: str | os.PathLike[str] | None = None
+        cls,
+        listen: str,
+        limits: MasterLimitSettings,
+        secret: str | os.PathLike[str] | None = None,
+        certificates: CertificateSettings = NOT_PASSED,
     ) -> "MasterConfig":
         address = parse_address("listen_address", listen, port_required=False)
         if not address.port and not listen.endswith(":0"):
             address = Address(address.host, DEFAULT_PORT)
         file = look_up("PCCL_SECRET_FILE") if secret is None else os.fspath(secret)
         secret_file = Path(file).expanduser() if file else None
-        return cls(address, _limits(MasterLimits(), limits), _connection_dead_s(limits), secret_file)
+        files = find_certificates(certificates, "secret (PCCL_SECRET_FILE)" if secret_file else "")
+        return cls(address, _limits(MasterLimits(), limits), _connection_dead_s(limits), secret_file, files)
 
 
 class Places(NamedTuple):
@@ -165,6 +170,7 @@ class Places(NamedTuple):
     announce: str = ""
     name: str | None = None
     token: str | None = None
+    certificates: CertificateSettings = NOT_PASSED
 
 
 @dataclass(frozen=True)
@@ -186,11 +192,14 @@ class PeerConfig:
     """What visitors that fetch the shared state may have of our bandwidth; 0 for nothing."""
     token: str = field(default="", repr=False)
     """What admits this peer, and pins its master; empty where the master has no secret."""
+    certificates: CertificateFiles | None = None
+    """Of an own CA, in place of a token."""
 
     @classmethod
     def resolve(
         cls, address: str | None, group: int, lanes: int, places: "Places", limits: PeerLimitSettings
     ) -> "PeerConfig":
+        token = find_token(address, places.token)
         return cls(
             find_master(address),
             find_name(places.name),
@@ -201,7 +210,8 @@ class PeerConfig:
             _limits(PeerLimits(), limits, "serve_bytes_s"),
             _connection_dead_s(limits),
             _serve_bytes_s(limits),
-            find_token(address, places.token),
+            token,
+            find_certificates(places.certificates, "token (PCCL_TOKEN)" if token else ""),
         )
 
 
@@ -230,25 +240,6 @@ def find_master(address: str | None) -> Address:
             f"PCCL_MASTER=127.0.0.1:{DEFAULT_PORT}"
         )
     return parse_master(text.partition("#")[0])  # No error below may show a token.
-
-
-def find_token(address: str | None, token: str | None) -> str:
-    """What admits: what was passed, in the address or beside it, else the environment's. Empty: none was given."""
-    if token is not None and not isinstance(token, str):
-        raise UsageError(f"token (PCCL_TOKEN) must be a text, got {type(token).__name__}")
-    given = token or (address or "").partition("#")[2] or look_up("PCCL_TOKEN") or _token_in_file()
-    return given or ("" if address else look_up("PCCL_MASTER").partition("#")[2])
-
-
-def _token_in_file() -> str:
-    path = look_up("PCCL_TOKEN_FILE")
-    if not path:
-        return ""
-    try:
-        with Path(path).expanduser().open("rb") as file:
-            return file.read(TOKEN_FILE_MAX).decode("ascii", errors="replace").strip()
-    except OSError as error:
-        raise UsageError(f"PCCL_TOKEN_FILE must be a file that can be read, got {path!r}: {error.strerror}") from error
 
 
 def find_name(name: str | None) -> str:

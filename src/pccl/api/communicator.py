@@ -18,11 +18,13 @@ from pccl.config import PeerConfig, PeerLimitSettings, Places, choose_data_plane
 from pccl.core.effects.peer_effects import Answer, Failure
 from pccl.core.effects.peer_events import ArePeersPending, Request, UpdateTopology
 from pccl.core.names import shown
+from pccl.credentials import CertificateSettings
 from pccl.dataplane.state.manifest import Holding
 from pccl.errors import to_exception
 from pccl.logs import configure
 from pccl.net.flight import Flight
 from pccl.security import tokens
+from pccl.security.authority import Authority
 from pccl.types import Awaited, PeerId, SharedStateSyncStrategy
 
 
@@ -32,7 +34,8 @@ class Communicator(Collectives, PcclCalls):
     `address` is the master's `host:port` (`[IPv6]:port` too), by default that of `PCCL_MASTER`; the port is 48148
     unless another is given. `name` is what people call this peer in log lines and commands, by default its machine and
     process. `token` is what the master printed behind the `#` of its join address `pccl://host:port#token`, which may
-    be passed as `address` whole: it admits this peer, and nothing is sent to a master that it was not made by.
+    be passed as `address` whole: it admits this peer, and nothing is sent to a master that it was not made by. With an
+    own CA `ca`, `cert` and `key` take its place: files in PEM, of the CA, and of this peer's certificate and key.
     A host name is looked up at every dial and all its addresses are tried, so that a master which moves to another
     machine behind the same name is found there. Peers of the same `peer_group` reduce together.
     `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves
@@ -59,6 +62,9 @@ class Communicator(Collectives, PcclCalls):
         *,
         name: str | None = None,
         token: str | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        cert: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
         listen: str = "",
         announce: str = "",
         data_plane: str = "",
@@ -68,13 +74,15 @@ class Communicator(Collectives, PcclCalls):
         **limits: Unpack[PeerLimitSettings],
     ) -> None:
         configure()
-        places = Places(listen, announce, name, token)
+        places = Places(listen, announce, name, token, CertificateSettings(ca, cert, key))
         config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, places, limits)
         if config.token:
             tokens.parse(config.token)  # What is wrong with it is known before any byte moves.
+        own = Authority(config.certificates) if config.certificates is not None else None
         plane, sealed = choose_data_plane(data_plane), choose_lane_tls(lane_tls)
         super().__init__(config, make_data_plane(plane, config.limits.stall_s))
-        self._lane_security = make_lane_security(plane, sealed) if config.token else None
+        secured = config.token or own is not None
+        self._lane_security = make_lane_security(plane, sealed, own) if secured else None
         self._sigterm = switched_on("sigterm", sigterm)
         self._sigusr1 = switched_on("sigusr1", sigusr1)
 

@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from pccl.config import MasterConfig, MasterLimitSettings
-from pccl.core.master.links import no_keys
 from pccl.core.master.master import Master
+from pccl.core.master.tickets import NO_KEYS, Keys
+from pccl.credentials import CertificateSettings
 from pccl.errors import UsageError
 from pccl.logs import Teller, configure
 from pccl.net.bounds import Bounds
@@ -20,7 +21,9 @@ from pccl.net.sockets import in_words, is_loopback
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.release import release
 from pccl.security.audit import Audit
-from pccl.security.control import Door
+from pccl.security.authority import Authority
+from pccl.security.certified import CertifiedDoor
+from pccl.security.control import Door, Doorway
 from pccl.security.ledger import Ledger
 from pccl.security.secret import load_or_make
 
@@ -35,7 +38,8 @@ class MasterNode:
 
     `listen_address` is `host:port`, `[IPv6]:port` or `:port` for all addresses; port 0 lets the kernel choose, and
     `port` tells. `secret` (`PCCL_SECRET_FILE`) is the file of the master's secret, which is made if it is not there:
-    then all connections are sealed, and only peers with a token of it are let in (`token`). `limits` are those of
+    then all connections are sealed, and only peers with a token of it are let in (`token`). With an own CA `ca`, `cert`
+    and `key` take its place: files in PEM, of the CA, and of this master's certificate and key. `limits` are those of
     `core.limits.MasterLimits`, each of which can also come from the environment.
 
     The thread is no daemon: a script that builds a master, calls `run` and ends goes on serving until it is killed."""
@@ -45,10 +49,14 @@ class MasterNode:
         listen_address: str = "0.0.0.0:48148",
         *,
         secret: str | os.PathLike[str] | None = None,
+        ca: str | os.PathLike[str] | None = None,
+        cert: str | os.PathLike[str] | None = None,
+        key: str | os.PathLike[str] | None = None,
         **limits: Unpack[MasterLimitSettings],
     ) -> None:
         configure()
-        self._config = MasterConfig.resolve(listen_address, limits, secret)
+        certificates = CertificateSettings(ca, cert, key)
+        self._config = MasterConfig.resolve(listen_address, limits, secret, certificates)
         self._door = _door(self._config)
         self._process = os.getpid()
         self._thread: LoopThread | None = None
@@ -91,8 +99,8 @@ class MasterNode:
         self._addresses = self._shell.addresses
 
     def _new_core(self, follows: bool) -> Master:
-        link_keys = self._door.link_key if self._door is not None else no_keys
-        return Master(secrets.token_hex(8), self._config.limits, follows, release(), link_keys)
+        keys = Keys(self._door.link_key, self._door.sign) if self._door is not None else NO_KEYS
+        return Master(secrets.token_hex(8), self._config.limits, follows, release(), keys)
 
     def _start_over(self, error: Exception) -> None:
         """The core raised, and not at a message that one peer could be blamed for: what it knows is not to be trusted.
@@ -125,7 +133,7 @@ class MasterNode:
     @property
     def token(self) -> str:
         """What admits a peer to this master, and pins its key; empty without a secret."""
-        return self._door.first_token().text() if self._door is not None else ""
+        return self._door.first_token().text() if isinstance(self._door, Door) else ""
 
     def explain(self) -> tuple[str, ...]:
         """What the run waits for, and on whom: one sentence for each wait."""
@@ -150,11 +158,13 @@ class MasterNode:
             raise UsageError("this MasterNode belongs to the process that built it, not to its forked children")
 
 
-def _door(config: MasterConfig) -> Door | None:
-    """What keeps strangers out, if there is a secret."""
+def _door(config: MasterConfig) -> Doorway | None:
+    """What keeps strangers out, if there is a secret or a certificate."""
     if config.secret_file is not None:
         secret = config.secret_file
         return Door(load_or_make(secret), Ledger.beside(secret), Audit.beside(secret))
+    if config.certificates is not None:
+        return CertifiedDoor(Authority(config.certificates), Audit.of_port(config.listen.port))
     if not is_loopback(config.listen.host):
         log.warning(
             "NOT SECURED: this master has no secret, so every machine that reaches %s can join, read and replace the "

@@ -40,7 +40,8 @@ from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.net.transfers import Kept
 from pccl.release import release
-from pccl.security import identity, tokens
+from pccl.security import identity
+from pccl.security.entrance import make_guard
 from pccl.types import Awaited, ReduceInfo
 
 _PROCESS = secrets.token_hex(8)
@@ -84,7 +85,7 @@ class Membership:
     def __init__(self, config: PeerConfig, data_plane: DataPlane, lane_security: LaneSecurity | None = None) -> None:
         self._config = config
         self._lane_security = lane_security
-        self._token = tokens.parse(config.token) if config.token else None
+        self._make_guard = make_guard(config.token, config.certificates)
         self._bounds = peer_bounds(config.lanes, config.connection_dead_s)
         # A lane that is offered too early costs a descriptor, like a stranger.
         early_offers_max = min(config.limits.early_offers_max, self._bounds.strangers_max)
@@ -131,7 +132,7 @@ class Membership:
         master, listen = self._config.master, self._config.listen
         place = (master.host, master.port)
         shell = PeerShell(
-            self._data_plane, self._bounds, self._config.serve_bytes_s, place, self.account.teller, self._token
+            self._data_plane, self._bounds, self._config.serve_bytes_s, place, self.account.teller, self._make_guard
         )
         self._shell = shell
         if self._lane_security is not None:
@@ -174,11 +175,12 @@ class Membership:
             await asyncio.sleep(ATTEMPT_PAUSE_S)
 
     def _identity(self, port: int, visits: bool) -> Identity:
-        (me, secret), config = identity.draw(), self._config
+        (peer, secret), config = identity.draw(), self._config
         place, serves = (config.announce.host, config.announce.port or port), config.serve_bytes_s > 0
         label = Label(config.name, machine(), os.getpid(), release(), f"{_PROCESS}{os.getpid()}")
-        pin = self._lane_security.pin if self._lane_security is not None else b""
-        return Identity(me, config.group, *place, config.lanes, visits, serves, secret, label, pin)
+        me = Identity(peer, config.group, *place, config.lanes, visits, serves, secret, label)
+        security = self._lane_security
+        return me if security is None else structs.replace(me, pin=security.pin, lane_tls=security.lane_tls)
 
     def metrics(self) -> dict[str, float]:
         """See `Account`."""

@@ -255,8 +255,8 @@ class Transaction:
             self._redo(stale, latest)
             return
         self._deliver(count_peers(len(latest.ring)))
-        rows = () if self.order.rows is None else self.order.rows(latest.ring)
-        self._end(self.info(latest)._replace(gathered=rows))
+        info = self.info(latest)
+        self._end(info if self.order.rows is None else info._replace(gathered=self.order.rows(latest.ring)))
 
     def _deliver(self, peers: str) -> None:
         if self.order.deliver is None:

@@ -3,11 +3,13 @@
 import asyncio
 from typing import NamedTuple
 
-from pccl.config import Address, find_master, find_token
+from pccl.config import Address, find_master
 from pccl.core.messages.observers import AskStatus
 from pccl.core.status import Status
+from pccl.credentials import NOT_PASSED, CertificateSettings, find_certificates, find_token
 from pccl.net.observing import Unreachable, ask
-from pccl.security.tokens import Token, parse
+from pccl.security.control import MakeGuard
+from pccl.security.entrance import make_guard
 
 TIMEOUT_S = 5.0
 """SYN is sent again after 1 s and 3 s: two losses fit in."""
@@ -25,21 +27,22 @@ class Entrance(NamedTuple):
     """Where a master is, and what lets us in."""
 
     address: Address
-    token: Token | None
+    make_guard: MakeGuard | None
 
     def __str__(self) -> str:
         return str(self.address)
 
 
-def find_entrance(address: str | None) -> Entrance:
+def find_entrance(address: str | None, certificates: CertificateSettings = NOT_PASSED) -> Entrance:
     """Of the master that a command is about: what was passed, else the environment's. Raises `UsageError`."""
-    text = find_token(address, None)
-    return Entrance(find_master(address), parse(text) if text else None)
+    token = find_token(address, None)
+    files = find_certificates(certificates, "token (PCCL_TOKEN)" if token else "")
+    return Entrance(find_master(address), make_guard(token, files))
 
 
 def status_of(entrance: Entrance, timeout_s: float = TIMEOUT_S) -> Status:
     """The status of the run behind it. Raises `Unreachable`."""
-    answer = asyncio.run(ask(entrance.address, AskStatus(), timeout_s, entrance.token))
+    answer = asyncio.run(ask(entrance.address, AskStatus(), timeout_s, entrance.make_guard))
     if not isinstance(answer, Status):
         raise Unreachable("protocol", f"it answered with {type(answer).__name__}")
     return answer

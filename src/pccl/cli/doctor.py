@@ -17,6 +17,7 @@ from pccl.cli.exits import Exit
 from pccl.config import Address, PeerConfig, Places
 from pccl.core.messages.observers import AskProbe, AskStatus, Probed
 from pccl.core.status import Status
+from pccl.credentials import NOT_PASSED, CertificateSettings
 from pccl.environment import look_up
 from pccl.errors import UsageError
 from pccl.net.observing import Unreachable, ask, resolve
@@ -33,14 +34,14 @@ CLOCK_S = 60.0
 """Clocks that differ by more make logs of two machines hard to compare, and tokens end too early."""
 
 
-def examine(address: str | None, as_json: bool, out: TextIO) -> int:
+def examine(address: str | None, as_json: bool, out: TextIO, certificates: CertificateSettings = NOT_PASSED) -> int:
     """Look at everything and print what was found; the exit status says how bad it is."""
     given = address or look_up("PCCL_MASTER")
     findings = [*machine_checks.installation(), *machine_checks.variables(), machine_checks.buffers()]
     try:
-        config = PeerConfig.resolve(given or "localhost", 0, 0, Places(), {})
+        config = PeerConfig.resolve(given or "localhost", 0, 0, Places(certificates=certificates), {})
         findings.append(machine_checks.descriptors(config))
-        findings += asyncio.run(_all(config, find_entrance(given) if given else None))
+        findings += asyncio.run(_all(config, find_entrance(given, certificates) if given else None))
     except UsageError as error:
         findings.append(Finding("settings", FAIL, str(error), "correct this setting"))
     settings = machine_checks.settings(address)
@@ -77,10 +78,8 @@ async def _network(config: PeerConfig, master: Entrance | None) -> AsyncIterator
             if finding.level == FAIL:
                 return
         if number:
-            answer = await _probe(config, master, number, nonce)
-            yield answer
-            if answer.level == OK and config.announce.host:
-                yield await _announced(config.announce, master.address)
+            async for finding in _probe(config, master, number, nonce):
+                yield finding
     finally:
         port.close()
 
@@ -90,7 +89,7 @@ async def _ask(master: Entrance) -> AsyncIterator[Finding]:
         found = await resolve(master.address, RESOLVE_S)
         yield Finding("name", OK, f"{master.address.host} is {', '.join(found)}")
         began = time.time()
-        status = await ask(master.address, AskStatus(), ANSWER_S, master.token)
+        status = await ask(master.address, AskStatus(), ANSWER_S, master.make_guard)
         if not isinstance(status, Status):
             raise Unreachable("protocol", f"it answered with {type(status).__name__}")
     except Unreachable as error:
@@ -113,36 +112,40 @@ async def _ask(master: Entrance) -> AsyncIterator[Finding]:
         yield Finding("clock", OK, f"{abs(apart):.1f} s from the master's")
 
 
-async def _probe(config: PeerConfig, master: Entrance, port: int, nonce: str) -> Finding:
+async def _probe(config: PeerConfig, master: Entrance, port: int, nonce: str) -> AsyncIterator[Finding]:
     """Let the master dial us as a neighbour would."""
-    announced, chosen = config.announce, config.announce.port or port
+    chosen = config.announce.port or port
     try:
-        answer = await ask(master.address, AskProbe(chosen, nonce), PROBE_S, master.token)
+        answer = await ask(master.address, AskProbe(chosen, nonce), PROBE_S, master.make_guard)
     except Unreachable as error:
-        return Finding("dial back", WARN, f"the master was asked to dial this machine, and: {error}", "try again")
+        yield Finding("dial back", WARN, f"the master was asked to dial this machine, and: {error}", "try again")
+        return
     assert isinstance(answer, Probed), "the only other answer"
     where = Address(answer.host, chosen)
-    if not answer.cause:
-        return Finding("dial back", OK, f"others can dial this machine at {where} ({answer.seconds * 1e3:.0f} ms)")
-    what = f"the master cannot dial this machine at {where}: {answer.cause}"
-    if announced.port:
-        return Finding(
-            "dial back", FAIL, what, "set PCCL_ANNOUNCE to an address that others can dial, or leave it unset"
-        )
+    if answer.cause:
+        yield _not_dialled(config, port, f"the master cannot dial this machine at {where}: {answer.cause}")
+        return
+    yield Finding("dial back", OK, f"others can dial this machine at {where} ({answer.seconds * 1e3:.0f} ms)")
+    if config.announce.host:
+        yield await _announced(config.announce, answer.host)
+
+
+def _not_dialled(config: PeerConfig, port: int, what: str) -> Finding:
+    if config.announce.port:
+        fix = "set PCCL_ANNOUNCE to an address that others can dial, or leave it unset"
+        return Finding("dial back", FAIL, what, fix)
     fix = f"open TCP port {port} in the firewall (PCCL_LISTEN fixes it), or set PCCL_ANNOUNCE to where it is forwarded"
     # Without an open port a peer still works as long as its neighbours can be dialled.
     return Finding("dial back", FAIL if config.listen.port else WARN, what, fix)
 
 
-async def _announced(announced: Address, master: Address) -> Finding:
+async def _announced(announced: Address, seen: str) -> Finding:
     """The master dials back only where a question comes from: only if that is what is announced, it was tried."""
     try:
         found = await resolve(announced, RESOLVE_S)
-        status = await ask(master, AskStatus(), ANSWER_S)
     except Unreachable as error:
         fix = "set PCCL_ANNOUNCE to an address that others can dial, or leave it unset"
         return Finding("announce", FAIL, f"PCCL_ANNOUNCE is {announced.host}: {error}", fix)
-    seen = status.seen if isinstance(status, Status) else ""
     if seen in found:
         return Finding("announce", OK, f"PCCL_ANNOUNCE is {announced.host}, where the master sees this machine")
     what = f"PCCL_ANNOUNCE is {announced.host} ({', '.join(found)}), which the master did not dial: it sees {seen}"

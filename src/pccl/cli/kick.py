@@ -8,6 +8,7 @@ from pccl.cli.ask import TIMEOUT_S, find_entrance, in_words
 from pccl.cli.exits import Exit
 from pccl.core.messages.observers import KickPeer, PeerKicked
 from pccl.core.names import shown
+from pccl.credentials import NOT_PASSED, CertificateSettings
 from pccl.errors import UsageError
 from pccl.net.observing import Unreachable, ask
 
@@ -15,15 +16,21 @@ PEER_MAX, REASON_MAX = 64, 512
 """What the message can carry."""
 
 
-def kick(peer: str, reason: str, address: str | None, out: TextIO) -> int:
+def kick(
+    peer: str,
+    reason: str,
+    address: str | None,
+    out: TextIO,
+    certificates: CertificateSettings = NOT_PASSED,
+) -> int:
     """Ask the master to put this peer out, and print which one it was."""
     if not 0 < len(peer) <= PEER_MAX:
         raise UsageError(f"PEER must be a name or the beginning of an id, of up to {PEER_MAX} characters, got {peer!r}")
     if len(reason) > REASON_MAX:
         raise UsageError(f"--reason must have up to {REASON_MAX} characters, got {len(reason)}")
-    master = find_entrance(address)
+    master = find_entrance(address, certificates)
     try:
-        answer = asyncio.run(ask(master.address, KickPeer(peer, reason), TIMEOUT_S, master.token))
+        answer = asyncio.run(ask(master.address, KickPeer(peer, reason), TIMEOUT_S, master.make_guard))
         if not isinstance(answer, PeerKicked):
             raise Unreachable("protocol", f"it answered with {type(answer).__name__}")
     except Unreachable as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pccl import MasterNode, UsageError
 from pccl.config import MasterConfig
+from pccl.credentials import NOT_PASSED, CertificateSettings
 from pccl.environment import look_up
 from pccl.logs import print_on
 from pccl.net.sockets import is_loopback, own_address
@@ -18,14 +19,25 @@ LOOK_S = 0.5
 """How soon a master that ended by itself is noticed."""
 
 
-def serve(listen: str, secret: str | None, insecure: bool) -> int:
+def serve(
+    listen: str,
+    secret: str | None,
+    insecure: bool,
+    certificates: CertificateSettings = NOT_PASSED,
+) -> int:
     """Serve until SIGINT or SIGTERM; the exit status. `secret`: None if it was not asked for, empty for the usual
     place."""
     # Its `put` may interrupt its `get` in any place: a handler runs in the middle of what the main thread does.
     signals: queue.SimpleQueue[int] = queue.SimpleQueue()
     try:
         print_on(sys.stdout)
-        master = MasterNode(listen, secret=_secret_file(listen, secret, insecure) or "")
+        certified = any(certificates) or any(map(look_up, ("PCCL_CA", "PCCL_CERT", "PCCL_KEY")))
+        if certified and (insecure or secret is not None):
+            other = "--insecure" if insecure else "--secret (PCCL_SECRET_FILE)"
+            raise UsageError(f"{other} must not stand beside --cert (PCCL_CERT); leave one of them out")
+        # With both in the environment `MasterNode` names them.
+        file = None if certified else _secret_file(listen, secret, insecure) or ""
+        master = MasterNode(listen, secret=file, **certificates._asdict())
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, frame: signals.put(number))
         master.run()
@@ -34,7 +46,8 @@ def serve(listen: str, secret: str | None, insecure: bool) -> int:
         return 2
     host = listen.rpartition(":")[0]
     print(f"the master listens on {host or 'all addresses'}:{master.port} and waits for peers; Ctrl-C ends it")
-    print(f"peers join at: {join_address(host, master)}", flush=True)
+    names = ", or at another name in this master's certificate" if certified else ""
+    print(f"peers join at: {join_address(host, master)}{names}", flush=True)
     while master.serving:
         with contextlib.suppress(queue.Empty):
             signals.get(timeout=LOOK_S)

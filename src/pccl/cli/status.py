@@ -7,13 +7,14 @@ import msgspec
 
 from pccl.cli.ask import find_entrance, in_words, status_of
 from pccl.cli.exits import Exit
+from pccl.credentials import NOT_PASSED, CertificateSettings
 from pccl.net.observing import Unreachable
 from pccl.views import status as view
 
 
-def look(address: str | None, as_json: bool, out: TextIO) -> int:
+def look(address: str | None, as_json: bool, out: TextIO, certificates: CertificateSettings = NOT_PASSED) -> int:
     """Print what the run is at this moment; the exit status says whether it is healthy."""
-    master = find_entrance(address)
+    master = find_entrance(address, certificates)
     try:
         status = status_of(master)
     except Unreachable as error:

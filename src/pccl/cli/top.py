@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from pccl.cli.ask import Entrance, find_entrance, in_words, status_of
 from pccl.cli.exits import Exit
 from pccl.core.status import Status
+from pccl.credentials import NOT_PASSED, CertificateSettings
 from pccl.net.observing import Unreachable
 from pccl.views.status import summary
 from pccl.views.top import Line, screen
@@ -50,9 +51,9 @@ class Watch:
         return screen(str(self.master), self.status, trouble, shutil.get_terminal_size().lines)
 
 
-def watch(address: str | None, out: TextIO, looks: int = 0) -> int:
+def watch(address: str | None, out: TextIO, looks: int = 0, certificates: CertificateSettings = NOT_PASSED) -> int:
     """Show it until Ctrl-C, or so many times."""
-    seen = Watch(find_entrance(address))
+    seen = Watch(find_entrance(address, certificates))
     rich = _rich() if out.isatty() and not os.environ.get("NO_COLOR") else None
     show = _on_screen(out, rich) if out.isatty() else _in_lines(out)
     with show as draw:

@@ -4,8 +4,9 @@ Bounds exist so that a hostile sender cannot make the receiver allocate or print
 one needs.
 """
 
+import hmac
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
@@ -31,6 +32,8 @@ ResultDigest = Annotated[bytes, Meta(max_length=16)]
 """Of the result of a collective; empty where peers have different ones by design, or where none is made."""
 Pin = Annotated[bytes, Meta(max_length=32)]
 """SHA-256 of the certificate by which others know a peer on its lanes; empty in a run without security."""
+LaneTls = Literal["", "on", "off"]
+"""Whether the bytes of a peer's lanes are sealed (`lane_tls`); empty in a run without security."""
 LinkKey = Annotated[bytes, Meta(max_length=32)]
 """By which both ends of a link prove each other that the master has sent them; empty in a run without security."""
 Lane = Annotated[int, Meta(ge=0, le=1024)]
@@ -47,6 +50,11 @@ Host = Annotated[str, Meta(max_length=255, pattern=r"\A[0-9A-Za-z._:%-]*\Z")]
 
 PeerName = Annotated[str, Meta(max_length=64)]
 """Of a peer, for people; any text, so it is cleaned (`names.clean`) before it is kept or shown."""
+
+
+def same_secret(first: Secret, second: Secret) -> bool:
+    """Compared in a time that does not depend on where they differ: one of them is what a stranger tries."""
+    return hmac.compare_digest(first.encode(), second.encode())
 
 
 def whole(**values: bytes) -> None:
@@ -101,6 +109,7 @@ class Identity(Concealing, frozen=True):
     does not."""
     label: Label = Label()
     pin: Pin = b""
+    lane_tls: LaneTls = ""
 
     def __post_init__(self) -> None:
         whole(pin=self.pin)
@@ -148,6 +157,19 @@ class LinkSpec(Concealing, frozen=True):
         whole(pin=self.pin, key=self.key)
 
 
+class Ticket(Struct, frozen=True):
+    """What a master has signed of an epoch, for the members of one group: run, group, epoch, size, and this."""
+
+    number: Count
+    """The latest attempt or answer, ..."""
+    link: Count
+    """... and the latest link, of those that there were then."""
+    ring: Digest
+    """Of the group's ring; no digest that others could compute."""
+    seal: Digest
+    """Of all of it."""
+
+
 class KickKind(Enum):
     """Why a peer is put out, or not let in."""
 
@@ -160,7 +182,7 @@ class KickKind(Enum):
     """A visitor that asked for nothing."""
     FULL = 4
     LANES = 5
-    """Its group uses another number of lanes."""
+    """Its lanes cannot be like those of the others: another number of them, or sealed where the others' are not."""
     ID_TAKEN = 6
     REPLACED = 7
     """Another connection came with its identity and secret."""
@@ -178,3 +200,5 @@ class KickKind(Enum):
     """What an operator called a peer means none, or several."""
     VOTELESS = 14
     """Others waited for its vote for longer than the master allows."""
+    UNSIGNED = 15
+    """It reports a run that no master with this secret has signed."""

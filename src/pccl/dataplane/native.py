@@ -123,10 +123,13 @@ class NativeTls:
     ) -> None:
         """`certificate` and `key` in DER. `libraries`: where OpenSSL may be found, the best first. Raises
         `UsageError`."""
+        self._make(libraries, lambda: _native.Tls(certificate, key, rekey_bytes))
+
+    def _make(self, libraries: Sequence[str], make: Callable[[], _native.Tls]) -> None:
         try:
             self.version = _native.load_openssl(list(libraries))
             """Of OpenSSL, in its words."""
-            self._native = _native.Tls(certificate, key, rekey_bytes)
+            self._native = make()
         except RuntimeError as error:
             raise UsageError(
                 f"TLS on lanes needs OpenSSL 1.1.1 or later at run time, and none serves ({error}); install libssl, "
@@ -139,6 +142,14 @@ class NativeTls:
             return NativeLane(sock, self._native.wrap(sock.fileno(), dials, first))
         except RuntimeError as error:
             raise OSError(errno.ENOMEM, str(error)) from error
+
+
+class CertifiedTls(NativeTls):
+    """The same with certificates of an own CA: both ends show theirs."""
+
+    def __init__(self, certificate: str, key: str, ca: str, libraries: Sequence[str]) -> None:
+        """Names of files in PEM. Raises `UsageError`."""
+        self._make(libraries, lambda: _native.Tls(certificate, key, ca, REKEY_BYTES))
 
 
 def channel_of(lane: Connection) -> _native.Channel:

@@ -1,14 +1,18 @@
 """What connections may make the master keep: unread answers, half frames, and what was read and not yet handled.
 
 Owns the budgets of candidates and of members, and which connection goes when one is passed. Pure. Strangers need none:
-each keeps 4 KiB at most (`wire/framing.py`), and their number is bounded (`net/listening.py`). Must not know what the
-bytes are.
+each keeps 4 KiB at most (`wire/framing.py`; `UNPROVED_MAX` before a door of certificates), and their number is bounded
+(`net/listening.py`). Must not know what the bytes are.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 MIB = 1024 * 1024
+
+UNPROVED_MAX = 32 * 1024
+"""Bytes in all that a door of certificates takes of a connection which has proved nothing: a chain of certificates and
+a first message take some KB. As many strangers as there may be, all of which send this much, cost 32 MiB."""
 
 MEMBER_BACKLOG_MAX = 2 * MIB
 """Bytes kept for a member that does not read, besides the message at their end, which may be as large as messages get.

@@ -1,4 +1,4 @@
-"""The two ends of a control connection: every byte of one goes through here.
+"""The ends of a control connection: every byte of one goes through here. The peer's is in `peer_end.py`.
 
 Owns preamble, frames, the orderly end and the bound on what waits to be sent. What the ends prove to each other and
 how their bytes are sealed is the guard's business. Must not know what a message says.
@@ -9,24 +9,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from pccl.net.budgets import CANDIDATE_BACKLOG_MAX, MEMBER_BACKLOG_MAX
+from pccl.net.budgets import CANDIDATE_BACKLOG_MAX, MEMBER_BACKLOG_MAX, UNPROVED_MAX
 from pccl.net.rates import FRAMES_PER_TURN
-from pccl.security.control import Guard, MasterGuard, Refused
+from pccl.security.control import AcceptingGuard, Bearer, Guard, Refused
 from pccl.security.tls import NotProven
-from pccl.security.tokens import Claim
 from pccl.wire.framing import (
     HELLO_FRAME_MAX,
     PREAMBLE_BYTES,
-    REFUSAL_TEXT_MAX,
     TO_MASTER_FRAME_MAX,
-    TO_PEER_FRAME_MAX,
     FrameReader,
     Purpose,
     WireError,
     WrongVersion,
     frame,
     parse_preamble,
-    parse_refusal,
     preamble,
     refusal,
 )
@@ -168,11 +164,10 @@ class ControlEnd(asyncio.Protocol):
         return "the connection was closed"
 
 
-_NOT_SERVED = {
-    Purpose.CONTROL: "this master wants a token: use the address that it printed, pccl://host:port#token",
-    Purpose.CONTROL_TLS: "this master has no secret, so no token can be proved to it: start it with --secret",
-}
-"""To the wrong kind of control connection. All others are lanes, which lead from peer to peer."""
+_UNGUARDED = (
+    "this master has no secret, so no token and no certificate can be proved to it: start it with --secret, or with "
+    "--ca, --cert and --key"
+)
 
 
 @dataclass(frozen=True)
@@ -185,17 +180,21 @@ class MasterSide:
     kept: Callable[[int], None] = lambda nbytes: None
     """So many bytes stay in memory for now."""
     is_member: Callable[[], bool] = lambda: True
+    turn: Callable[[Callable[[], None]], None] = lambda step: step()
+    """Go on with a handshake when it is this connection's turn."""
 
 
 class MasterEnd(ControlEnd):
     """The master's end. A stranger gets no answer, but one of another version gets it in words. One connection gets a
     few frames handled in each turn of the loop, and none while it is held up: then it is not read."""
 
-    def __init__(self, side: MasterSide, guard: MasterGuard | None = None) -> None:
+    def __init__(self, side: MasterSide, guard: AcceptingGuard | None = None) -> None:
         # A peer that has greeted is counted and bounded by the core; only unknown connections are kept to small frames.
         super().__init__(FrameReader(HELLO_FRAME_MAX, then=TO_MASTER_FRAME_MAX), side.closed, guard)
         self._side = side
-        self._master_guard = guard
+        self._accepting = guard
+        self._held, self._unproved = b"", 0
+        """What has come and waits for our turn, and how much came so."""
         self._frames = 0
         self._watch: asyncio.TimerHandle | None = None
         """Looks whether the frame that is incomplete is still the same."""
@@ -203,9 +202,14 @@ class MasterEnd(ControlEnd):
         """The next turn of what was read and not handled, or of a connection that is held up."""
 
     @property
-    def claim(self) -> Claim | None:
-        """Of the token that the other end has proved to have; None where nothing is proved."""
-        return self._master_guard.claim if self._master_guard is not None else None
+    def bearer(self) -> Bearer | None:
+        """What the other end shows, and must prove before its first frame; None where nothing is proved."""
+        return self._accepting.bearer if self._accepting is not None else None
+
+    @property
+    def proved(self) -> bool:
+        """It has."""
+        return self._accepting is not None and self._accepting.open
 
     @property
     def kept_bytes(self) -> int:
@@ -280,90 +284,51 @@ class MasterEnd(ControlEnd):
         except WrongVersion as error:
             self._refuse(f"the master refuses this connection: seen from the master, {error}")
             return
-        if purpose is (Purpose.CONTROL if self._guard is None else Purpose.CONTROL_TLS):
+        ours = Purpose.CONTROL if self._guard is None else self._guard.purpose
+        if purpose is ours:
             self._spoken_to = True
             if self._guard is None:
                 self._put(preamble(purpose))
+        elif purpose in (Purpose.LANE, Purpose.SECURE_LANE, Purpose.PROVED_LANE):
+            self._refuse("this is the port of a master: check the announced address of a peer")
         else:
-            self._refuse(
-                _NOT_SERVED.get(purpose, "this is the port of a master: check the announced address of a peer")
-            )
+            self._refuse(_UNGUARDED if self._accepting is None else self._accepting.wants)
 
     def _unsealed(self, data: bytes) -> bytes:
+        if self._accepting is not None and self._accepting.rationed and not self._accepting.open:
+            return self._hold(data)
         try:
             return super()._unsealed(data)
         except Refused as error:
             self._refuse(f"the master refuses this connection: {error}")
             return b""
 
+    def _hold(self, data: bytes) -> bytes:
+        """Nothing is read of a connection that waits for its turn."""
+        self._held += data
+        self._unproved += len(data)
+        if self._unproved > UNPROVED_MAX:
+            raise WireError(f"it sent {self._unproved} bytes before it had proved who it is")
+        if data and self._transport is not None:
+            self._transport.pause_reading()
+            self._side.turn(self._shake)
+        return b""
+
+    def _shake(self) -> None:
+        """It is our turn."""
+        data, self._held = self._held, b""
+        if self._cause or self._transport is None:
+            return
+        self._transport.resume_reading()
+        try:
+            self._take(super()._unsealed(data))
+        except NotProven as error:
+            # It may be an honest end that a reason helps: an alert of TLS, or words inside it.
+            self._put(b"" if self._guard is None else self._guard.outgoing())
+            self.close(str(error))
+        except WireError as error:
+            self.fail(str(error))
+
     def _refuse(self, reason: str) -> None:
         self._put(refusal(reason))
         self.close(reason)
-
-
-_REFUSED = "it does not take this connection"
-_UNPROVEN = "it does not let this peer in, and has not proved to be the master"
-"""The words of a refusal come before any proof, so a false master or any machine on the way can have sent them."""
-
-
-class PeerEnd(ControlEnd):
-    """A peer's end."""
-
-    def __init__(
-        self, on_frame: Callable[[bytes], None], on_closed: Callable[[str], None], guard: Guard | None = None
-    ) -> None:
-        super().__init__(FrameReader(TO_PEER_FRAME_MAX), on_closed, guard)
-        self._purpose = Purpose.CONTROL if guard is None else Purpose.CONTROL_TLS
-        self._on_frame = on_frame
-        self.greeted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        """Done when the master has answered: with nothing, or with the words of its refusal."""
-        self._refused_by = ""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._put(preamble(self._purpose) if self._guard is None else self._guard.outgoing())
-
-    def _take_purpose(self, head: bytes) -> None:
-        try:
-            if parse_preamble(head) is not self._purpose:
-                self._refused_by = _REFUSED if self._guard is None else _UNPROVEN
-        except WrongVersion as error:
-            self._refused_by = str(error)
-        except WireError as error:
-            self._greet(str(error))
-            raise
-        self._spoken_to = True
-        if self._refused_by:
-            # What follows is the same in every version: the listener's reason, in words, which are never sealed.
-            self._reader.limit, self._guard = REFUSAL_TEXT_MAX, None
-        elif self._guard is None:
-            self._greet("")
-
-    def _unsealed(self, data: bytes) -> bytes:
-        try:
-            plain = super()._unsealed(data)
-        except NotProven as error:
-            self._greet(str(error))
-            raise
-        if self._guard is not None and self._guard.open:
-            self._greet("")
-        return plain
-
-    def _take_frame(self, body: bytes) -> None:
-        if self._refused_by:
-            self._greet(f"{self._refused_by}; it says: {parse_refusal(body)}")
-        else:
-            self._on_frame(body)
-
-    def _greet(self, refusal_text: str) -> None:
-        if not self.greeted.done():
-            self.greeted.set_result(refusal_text)
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self.greeted.done():
-            if self._refused_by:
-                self._greet(self._refused_by)
-            else:
-                cause = str(error) if error else "it closed the connection without an answer"
-                self.greeted.set_exception(ConnectionError(cause))
-        super().connection_lost(error)

@@ -8,11 +8,10 @@ import asyncio
 import socket
 from collections.abc import Callable
 
-from pccl.net.connection import PeerEnd
 from pccl.net.dialling import Dialler
+from pccl.net.peer_end import PeerEnd
 from pccl.net.sockets import Resolved, SocketAddress
-from pccl.security.control import PeerGuard
-from pccl.security.tokens import Token
+from pccl.security.control import MakeGuard
 
 Place = tuple[str, int]
 """Host and port of the master. The host is a name that may have several addresses, others from dial to dial."""
@@ -67,10 +66,10 @@ class Control:
         dialler: Dialler,
         on_frame: Callable[[bytes], None],
         on_closed: Callable[[str], None],
-        token: Token | None = None,
+        make_guard: MakeGuard | None = None,
     ) -> None:
         self._master = master
-        self._token = token
+        self._make_guard = make_guard
         self.addresses = Addresses()
         self._dialler = dialler
         self._on_frame = on_frame
@@ -86,7 +85,7 @@ class Control:
         self.close()
         sock = await self._dialler.connect(*self._master, timeout_s, self.addresses.order)
         address = _other_end(sock)
-        guard = PeerGuard(self._token) if self._token is not None else None
+        guard = self._make_guard(self._master[0]) if self._make_guard is not None else None
         end = PeerEnd(lambda body: self._frame(end, body), lambda cause: self._closed(end, cause), guard)
         try:
             await asyncio.get_running_loop().create_connection(lambda: end, sock=sock)

@@ -4,6 +4,7 @@ Owns listening sockets and the list of connections that have not said who they a
 """
 
 import asyncio
+import functools
 import ipaddress
 import logging
 import socket
@@ -34,6 +35,7 @@ _WARN_EVERY_S = 10.0
 """Between two lines about descriptors that have run out; the pause above would make it five a second."""
 
 
+@functools.lru_cache(maxsize=1024)  # In a flood most are of a few.
 def origin_of(host: str) -> str:
     """What counts as one address: one of IPv4, or a network of IPv6."""
     try:

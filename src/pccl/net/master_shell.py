@@ -38,11 +38,11 @@ from pccl.net.budgets import Budgets, Kept
 from pccl.net.connection import MasterEnd, MasterSide
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
-from pccl.net.listening import Listener, Strangers
+from pccl.net.listening import Listener, Strangers, origin_of
 from pccl.net.rates import Allowance
+from pccl.net.turns import Turns
 from pccl.security import audit, identity
-from pccl.security.control import Door
-from pccl.security.tokens import Claim
+from pccl.security.control import Bearer, Doorway
 from pccl.types import PeerId
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import WireError
@@ -80,7 +80,7 @@ class MasterShell:
         bounds: Bounds,
         teller: Teller,
         on_bug: Callable[[Exception], None],
-        door: Door | None = None,
+        door: Doorway | None = None,
     ) -> None:
         """`door` says which connections are let in; without one all are, and nothing is sealed."""
         self._teller = teller
@@ -97,6 +97,7 @@ class MasterShell:
         self._known: set[int] = set()
         """Connections that the core knows and has not closed; all others are strangers, on a deadline."""
         self._strangers = Strangers(bounds.strangers_max)
+        self._turns = Turns()
         self._openings: set[asyncio.Task[None]] = set()
         self._looking: asyncio.TimerHandle | None = None
         """For tokens that were revoked."""
@@ -135,6 +136,7 @@ class MasterShell:
     def stop(self) -> None:
         """Close the port and every connection at once."""
         self._driver.stop()
+        self._turns.stop()
         self._listener.close()
         if self._looking is not None:
             self._looking.cancel()
@@ -198,6 +200,7 @@ class MasterShell:
             closed=partial(self._closed, number),
             kept=self._kept,
             is_member=lambda: self._core.is_member(number),
+            turn=partial(self._turns.ask, number, origin_of(host)),
         )
         end = MasterEnd(side, self._door.guard() if self._door is not None else None)
         self._guests[number] = _Guest(end, host, Allowance(self._loop.time()))
@@ -231,15 +234,16 @@ class MasterShell:
             return 0.0
         if self._strangers.remove(number):
             self._known.add(number)
-            if guest.end.claim is not None:
-                self._audited_guest(guest, guest.end.claim, message)
+            self._turns.refund(number)
+            if guest.end.bearer is not None:
+                self._audited_guest(guest, guest.end.bearer, message)
         now = self._loop.time()
         pause_s = guest.allowance.spend(message, now)
         if pause_s and (how := guest.allowance.exceeded(now)):
             self._driver.post(Exceeded(number, how))
             return pause_s
-        claim = guest.end.claim
-        rights = without_secret(guest.host) if claim is None else claim.rights
+        bearer = guest.end.bearer
+        rights = without_secret(guest.host) if bearer is None else bearer.rights
         self._driver.post(Received(number, message, guest.host, time.time(), rights))
         return pause_s
 
@@ -256,18 +260,18 @@ class MasterShell:
 
     # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _look_for_revoked(self, door: Door) -> None:
+    def _look_for_revoked(self, door: Doorway) -> None:
         """Connections whose tokens were revoked since end now."""
         for number, guest in list(self._guests.items()):
-            claim = guest.end.claim
-            if claim is not None and number in self._known and door.revoked(claim):
-                self._driver.post(Revoked(number, f"its token {claim.name} was revoked"))
+            bearer = guest.end.bearer
+            if bearer is not None and number in self._known and (why := door.ended(bearer)):
+                self._driver.post(Revoked(number, why))
         self._looking = self._loop.call_later(REVOKED_S, self._look_for_revoked, door)
 
-    def _audited_guest(self, guest: _Guest, claim: Claim, message: ToMaster) -> None:
+    def _audited_guest(self, guest: _Guest, bearer: Bearer, message: ToMaster) -> None:
         me = message.me if isinstance(message, Join | Resume) else None
         who = {} if me is None else {"peer": me.peer, "name": clean(me.label.name)}
-        facts = {"token": claim.name, "role": claim.role.name.lower(), "host": guest.host, **who}
+        facts = {bearer.kind: bearer.name, "role": bearer.role, "host": guest.host, **who}
         self._audited(type(message).__name__, **facts)
 
     def _audited(self, event: str, **facts: object) -> None:
@@ -280,10 +284,12 @@ class MasterShell:
 
     def _closed(self, number: int, cause: str) -> None:
         guest = self._guests.pop(number, None)
-        if self._door is not None and guest is not None and number not in self._known and not guest.end.claim:
+        if self._door is not None and guest is not None and not guest.end.proved:
+            bearer = guest.end.bearer
             with suppress(OSError):  # Strangers: their refusals are no reason for a line in another log.
-                self._door.audit.refused(guest.host, cause)
+                self._door.audit.refused(guest.host, cause, **({bearer.kind: bearer.name} if bearer else {}))
         self._strangers.remove(number)
+        self._turns.forget(number)
         if number in self._known:
             self._known.remove(number)
             self._driver.post(Closed(number, cause))

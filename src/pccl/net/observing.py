@@ -10,11 +10,10 @@ from pccl.config import Address
 from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_master import FromObserver
 from pccl.core.messages.to_peer import Kick
-from pccl.net.connection import PeerEnd
 from pccl.net.dialling import Dialler
+from pccl.net.peer_end import PeerEnd
 from pccl.net.sockets import in_words
-from pccl.security.control import PeerGuard
-from pccl.security.tokens import Token
+from pccl.security.control import MakeGuard
 from pccl.wire.codec import decode_to_observer, encode
 from pccl.wire.framing import WireError
 
@@ -42,7 +41,9 @@ async def resolve(address: Address, timeout_s: float) -> list[str]:
     return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
-async def ask(address: Address, question: FromObserver, timeout_s: float, token: Token | None = None) -> ToObserver:
+async def ask(
+    address: Address, question: FromObserver, timeout_s: float, make_guard: MakeGuard | None = None
+) -> ToObserver:
     """The master's answer. Raises `Unreachable`."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + timeout_s
@@ -58,7 +59,7 @@ async def ask(address: Address, question: FromObserver, timeout_s: float, token:
         if not body.done():
             body.set_exception(ConnectionError(cause))
 
-    guard = PeerGuard(token) if token is not None else None
+    guard = make_guard(address.host) if make_guard is not None else None
     end = PeerEnd(lambda each: None if body.done() else body.set_result(each), closed, guard)
     body.add_done_callback(lambda done: done.cancelled() or done.exception())
     end.greeted.add_done_callback(lambda done: done.cancelled() or done.exception())

@@ -62,7 +62,7 @@ from pccl.net.proving import LaneSecurity
 from pccl.net.sockets import in_words
 from pccl.net.transfers import Transfers
 from pccl.net.watching import watchers
-from pccl.security.tokens import Token
+from pccl.security.control import MakeGuard
 from pccl.wire.codec import decode_to_peer, encode
 from pccl.wire.framing import WireError
 
@@ -77,7 +77,7 @@ class PeerShell:
         serve_bytes_s: float,
         master: Place,
         teller: Teller,
-        token: Token | None = None,
+        make_guard: MakeGuard | None = None,
     ) -> None:
         self._data_plane = data_plane
         self._teller = teller
@@ -88,7 +88,7 @@ class PeerShell:
         """Where a call leaves the state that it syncs."""
         # A master that has moved is found by the next dial: its name is looked up each time.
         dialler = Dialler(bounds.connection_dead_s, name_kept_s=0.0)
-        self._control = Control(master, dialler, self._frame, self._closed, token)
+        self._control = Control(master, dialler, self._frame, self._closed, make_guard)
         self._driver: Driver[PeerEvent, PeerEffect] | None = None
         self._dial: asyncio.Task[None] | None = None
         """Of a master, in place of one that was lost."""

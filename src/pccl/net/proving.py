@@ -6,6 +6,9 @@ keys come from the core.
     dialler    preamble · knock · TLS                            listener   preamble · TLS
                … · hello with its proof                                     answer with its proof
 
+With certificates of an own CA (`security/authority.py`) both ends show theirs in the handshake, each must be one of a
+peer, and the proofs are bound to both; with tokens the listener shows one that it has made itself and announced.
+
 With `lane_tls="off"` nonces take the place of the handshake, and what follows the answer is plain:
 
     dialler    preamble · knock                                  listener   preamble · nonce
@@ -22,12 +25,16 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from pccl.core.effects.peer_effects import Dial
+from pccl.core.fields import LaneTls
 from pccl.core.messages.lanes import LaneAnswer, LaneHello
 from pccl.dataplane.connection import Connection, Secured, Tls
 from pccl.net import handshake
 from pccl.security import proofs
+from pccl.security.authority import no_peer
 from pccl.security.certificate import pin_of
+from pccl.security.lanes import CertifiedLanes
 from pccl.security.proofs import KNOCK_BYTES, NONCE_BYTES, Knock
+from pccl.security.tls import NotProven
 from pccl.security.tokens import same
 from pccl.wire.codec import encode
 from pccl.wire.framing import Purpose, WireError, frame, preamble
@@ -46,11 +53,39 @@ class LaneSecurity:
     """Of its certificate, which it has announced to the master."""
     tls: Tls | None
     """None: `lane_tls="off"`, for private networks."""
+    certified: CertifiedLanes[Tls] | None = None
+    """With an own CA, what takes the place of `tls`."""
+
+    @property
+    def lane_tls(self) -> LaneTls:
+        """The setting, which must be the same on all peers."""
+        return "off" if self.tls is None else "on"
 
     @property
     def purpose(self) -> Purpose:
         """Of its lanes."""
         return Purpose.PROVED_LANE if self.tls is None else Purpose.SECURE_LANE
+
+    def seal(self, sock: socket.socket, tls: Tls, dials: bool, first: bytes) -> tuple[Secured, bytes]:
+        """TLS on a connected socket, and the pin of the certificate that we show on it. Raises `OSError`."""
+        own, present = (self.pin, tls) if self.certified is None else self.certified.present()
+        return present.wrap(sock, dials, first), own
+
+    def bound(self, listener: bytes, dialler: bytes) -> bytes:
+        """What only a connection between these two has, by the pins of what they have shown."""
+        return listener if self.certified is None else listener + dialler
+
+    def judge(self, connection: Secured) -> bytes:
+        """The pin of what the other end has shown. Raises `WireError` if our CA does not call it a peer."""
+        shown = connection.certificate()
+        if self.certified is not None:
+            try:
+                why = no_peer(shown)
+            except NotProven as error:
+                why = str(error)
+            if why:
+                raise WireError(f"only a peer may have a lane: {why}")
+        return pin_of(shown)
 
 
 class Offer(NamedTuple):
@@ -107,7 +142,7 @@ async def dial(sock: socket.socket, effect: Dial, security: LaneSecurity) -> tup
     if security.tls is None:
         connection, bound = await _exchange_nonces(sock, head, knock, effect.pin)
     else:
-        connection, bound = await _connect(sock, security.tls, head + knock.pack(), effect.pin)
+        connection, bound = await _connect(sock, security, security.tls, head + knock.pack(), effect.pin)
     hello = replace(effect.hello, proof=proofs.proof_of_dialler(effect.key, effect.hello, bound))
     await handshake.send_all(connection, frame(encode(hello)))
     reply = await handshake.read_answer(connection)
@@ -116,14 +151,18 @@ async def dial(sock: socket.socket, effect: Dial, security: LaneSecurity) -> tup
     return connection, reply
 
 
-async def _connect(sock: socket.socket, tls: Tls, first: bytes, pin: bytes) -> tuple[Connection, bytes]:
-    connection = tls.wrap(sock, True, first)
+async def _connect(
+    sock: socket.socket, security: LaneSecurity, tls: Tls, first: bytes, pin: bytes
+) -> tuple[Connection, bytes]:
+    connection, own = security.seal(sock, tls, True, first)
     connection.hello()
     await _read_preamble(sock, Purpose.SECURE_LANE)
     await _shake(connection)
-    if not same(pin_of(connection.certificate()), pin):
+    shown = security.judge(connection)
+    # A certificate of a CA may have been renewed since it was announced; the proof in the answer is bound to this one.
+    if security.certified is None and not same(shown, pin):
         raise WireError("it shows another certificate than the peer that is meant: it is another one")
-    return connection, pin
+    return connection, security.bound(shown, own)
 
 
 async def _exchange_nonces(sock: socket.socket, head: bytes, knock: Knock, pin: bytes) -> tuple[Connection, bytes]:
@@ -158,9 +197,10 @@ async def read_hello(sock: socket.socket, keys: Keys, security: LaneSecurity) ->
         await handshake.send_all(sock, head + nonce)
         bound = proofs.bound_by_nonces(knock.nonce, nonce, security.pin)
     else:
-        secured = connection = security.tls.wrap(sock, False, head)
+        secured, own = security.seal(sock, security.tls, False, head)
+        connection = secured
         await _shake(secured)
-        bound = security.pin
+        bound = security.bound(own, security.judge(secured))
     hello = await handshake.read_lane_hello(connection)
     if hello.link != knock.link or not same(hello.proof, proofs.proof_of_dialler(key, hello, bound)):
         raise WireError("its hello does not prove that it knows the key of this link")

@@ -9,6 +9,9 @@ import os
 import time
 from pathlib import Path
 
+from pccl.errors import UsageError
+from pccl.security.secret import default_path
+
 REFUSALS_PER_MINUTE = 60
 """Written, of all addresses together: enough to see who tries, and 10 MB a day at most."""
 
@@ -29,8 +32,21 @@ class Audit:
         """That of a secret."""
         return cls(secret.with_suffix(".audit"))
 
-    def refused(self, host: str, reason: str) -> None:
-        """A connection was not let in."""
+    @classmethod
+    def of_port(cls, port: int) -> "Audit":
+        """That of a master without a secret, whose certificates may lie where no file can be written. Raises
+        `UsageError`."""
+        path = default_path(port).with_suffix(".audit")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"the audit log must have a folder, got {error.strerror} for {path.parent}; set XDG_STATE_HOME to one"
+            ) from error
+        return cls(path)
+
+    def refused(self, host: str, reason: str, **shown: str) -> None:
+        """A connection was not let in, though it may have shown this."""
         minute = int(time.time() // 60)
         left_out = max(0, self._refusals - REFUSALS_PER_MINUTE)
         if minute != self._minute:
@@ -39,7 +55,7 @@ class Audit:
                 self.write("refused", host="many", count=left_out)
         self._refusals += 1
         if self._refusals <= REFUSALS_PER_MINUTE:
-            self.write("refused", host=host, reason=reason)
+            self.write("refused", host=host, reason=reason, **shown)
 
     def write(self, event: str, **facts: object) -> None:
         """One line. Raises `OSError`."""

@@ -6,15 +6,19 @@ Owns knock and proof. Must not know messages, nor what a right is good for.
     master   preamble · TLS, inside which: frames                   or a refusal, in the clear
 
 The knock shows that the dialling end has a token before anything is kept or computed for it: without one a stranger
-costs two HMACs. It can be recorded and sent again, so the proof inside TLS counts, which the pinned master alone reads.
+costs two HMACs. It opens once, so that a recording costs no more. The proof inside TLS counts, which the pinned master
+alone reads: a master that was restarted has forgotten who knocked before.
 """
 
 import hmac
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+from pccl.core.rights import Rights
 from pccl.security import tls, tokens
 from pccl.security.audit import Audit
 from pccl.security.certificate import make
@@ -29,6 +33,21 @@ MAC_BYTES = 16
 KNOCK_BYTES = CLAIM_BYTES + NONCE_BYTES + MAC_BYTES
 PROOF_BYTES = 32
 
+NONCES_MAX = 65_536
+"""Knocks that a master remembers, some 8 MB: each is one of a token holder, so no stranger pushes others out."""
+
+
+@dataclass(frozen=True)
+class Bearer:
+    """Whose connection it is, as it has proved."""
+
+    kind: str
+    """Of what it has proved: `token` or `certificate`."""
+    name: str
+    """For logs and commands."""
+    role: str
+    rights: Rights
+
 
 class Refused(Exception):
     """The knock was wrong; the text may be sent back in the clear."""
@@ -36,6 +55,9 @@ class Refused(Exception):
 
 class Guard(Protocol):
     """One end of a secured connection. It writes its own preamble, and reads what is behind that of the other end."""
+
+    purpose: Purpose
+    """Of the connections that it is for."""
 
     @property
     def open(self) -> bool:
@@ -51,8 +73,27 @@ class Guard(Protocol):
         """What is to be sent now."""
 
 
+class AcceptingGuard(Guard, Protocol):
+    """That of a master."""
+
+    rationed: bool
+    """A stranger makes it compute, so each step of it must wait for its turn."""
+    wants: str
+    """What to do, for those that come with something else."""
+
+    @property
+    def bearer(self) -> Bearer | None:
+        """Who has proved what; worth nothing until `open`."""
+
+
+MakeGuard = Callable[[str], Guard]
+"""What lets a process in, for a connection that is dialled to this host."""
+
+
 class PeerGuard:
     """The end that dials, with a token."""
+
+    purpose = Purpose.CONTROL_TLS
 
     def __init__(self, token: Token) -> None:
         self._token = token
@@ -83,24 +124,47 @@ class PeerGuard:
         return first + self._pipe.outgoing()
 
 
-class Door:
+class Doorway:
     """A master's: which connections are let in, and with which rights."""
 
-    def __init__(
-        self, secret: MasterSecret, ledger: Ledger, audit: Audit, clock: Callable[[], float] = time.time
-    ) -> None:
-        certificate = make(certificate_seed(secret))
-        self.pin = certificate.pin
-        self._secret = secret
-        self._ledger = ledger
+    def __init__(self, audit: Audit, ticket_key: bytes) -> None:
+        """`ticket_key`: the same at every start with the same secret or certificate."""
         self.audit = audit
-        self._clock = clock
+        self._ticket_key = ticket_key
         self._link_secret = secrets.token_bytes(32)
-        self._context = tls.accepting_context(certificate)
 
     def link_key(self, number: int) -> bytes:
         """Of the link of this number: both its ends get it. Another process of the master gives others."""
         return hmac.digest(self._link_secret, number.to_bytes(8, "big"), "sha256")
+
+    def sign(self, statement: bytes) -> bytes:
+        """What the core says of its roster, so that the next master can know it again."""
+        return hmac.digest(self._ticket_key, statement, "sha256")[:MAC_BYTES]
+
+    def guard(self) -> AcceptingGuard:
+        """For a connection that was accepted."""
+        raise NotImplementedError
+
+    def ended(self, bearer: Bearer) -> str:
+        """Why a connection of this one must end, though it stands; empty if it need not."""
+        return ""
+
+
+class Door(Doorway):
+    """That of a master with a secret: those with a token of it are let in."""
+
+    def __init__(
+        self, secret: MasterSecret, ledger: Ledger, audit: Audit, clock: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(audit, secret.derive("ticket"))
+        certificate = make(certificate_seed(secret))
+        self.pin = certificate.pin
+        self._secret = secret
+        self._ledger = ledger
+        self._clock = clock
+        self._context = tls.accepting_context(certificate)
+        self._nonces: OrderedDict[bytes, None] = OrderedDict()
+        """Of the knocks that there were, the latest last."""
 
     def first_token(self) -> Token:
         """The one that is printed."""
@@ -126,30 +190,58 @@ class Door:
             raise Refused("the token is of no use here: it was made with another secret; ask for the present one")
         if self.refuses(claim):
             raise Refused(f"the token {claim.name} {self.refuses(claim)}; ask for another one")
+        if nonce in self._nonces:
+            raise Refused("this connection has knocked before: its bytes are a recording")
+        self._nonces[nonce] = None
+        if len(self._nonces) > NONCES_MAX:
+            self._nonces.popitem(last=False)
         return claim, key
 
-    def revoked(self, claim: Claim) -> bool:
-        """This token must not be used any more, not even by a connection that stands."""
-        return claim.name in self._ledger.revoked
+    def ended(self, bearer: Bearer) -> str:
+        """See `Doorway`: its token must not be used any more, not even by a connection that stands."""
+        return f"its token {bearer.name} was revoked" if bearer.name in self._ledger.revoked else ""
 
     def refuses(self, claim: Claim) -> str:
         """Why this token admits no connection any more; empty if it does. One that was made before it expired stays."""
         if 0 < claim.expires_unix_s <= self._clock():
             return "has expired"
-        return "was revoked" if self.revoked(claim) else ""
+        return "was revoked" if claim.name in self._ledger.revoked else ""
 
 
-class MasterGuard:
-    """The end that accepts."""
+class AcceptingEnd:
+    """What the guards of a master share: the pipe, which is made once the other end may have one."""
+
+    def __init__(self) -> None:
+        self._pipe: Pipe | None = None
+        self._first = b""
+        self.bearer: Bearer | None = None
+        """What the other end shows; worth nothing until `open`."""
+        self.open = False
+
+    def write(self, plain: bytes) -> None:
+        """See `Guard`. Nothing is sent to an end that has proved nothing."""
+        if self._pipe is None or not self.open:
+            raise NotProven("nothing can be sent to an end that has proved nothing")
+        self._pipe.write(plain)
+
+    def outgoing(self) -> bytes:
+        """See `Guard`."""
+        first, self._first = self._first, b""
+        return first + self._pipe.outgoing() if self._pipe is not None else b""
+
+
+class MasterGuard(AcceptingEnd):
+    """The end that accepts tokens."""
+
+    purpose = Purpose.CONTROL_TLS
+    rationed = False  # The knock comes first.
+    wants = "this master wants a token: use the address that it printed, pccl://host:port#token"
 
     def __init__(self, door: Door) -> None:
+        super().__init__()
         self._door = door
-        self._pipe: Pipe | None = None
-        self._key = self._first = b""
+        self._key = b""
         self._head = bytearray()
-        self.claim: Claim | None = None
-        """Of the token that has knocked; worth nothing until `open`."""
-        self.open = False
 
     def feed(self, data: bytes) -> bytes:
         """See `Guard`."""
@@ -158,7 +250,8 @@ class MasterGuard:
             self._head += data[:missing]
             if len(self._head) < KNOCK_BYTES:
                 return b""
-            self.claim, self._key = self._door.admit(bytes(self._head))
+            claim, self._key = self._door.admit(bytes(self._head))
+            self.bearer = Bearer("token", claim.name, claim.role.name.lower(), claim.rights)
             self._pipe, self._head, self._first = self._door.pipe(), bytearray(), preamble(Purpose.CONTROL_TLS)
             data = data[missing:]
         plain = self._pipe.feed(data)
@@ -173,17 +266,6 @@ class MasterGuard:
             raise NotProven("it has knocked with a token that it does not have")
         self.open = True
         return plain[missing:]
-
-    def write(self, plain: bytes) -> None:
-        """See `Guard`. Nothing is sent to an end that has proved nothing."""
-        if self._pipe is None or not self.open:
-            raise NotProven("nothing can be sent to an end that has proved nothing")
-        self._pipe.write(plain)
-
-    def outgoing(self) -> bytes:
-        """See `Guard`."""
-        first, self._first = self._first, b""
-        return first + self._pipe.outgoing() if self._pipe is not None else b""
 
 
 def certificate_seed(secret: MasterSecret) -> bytes:

@@ -8,11 +8,17 @@ import _ssl
 import errno
 import socket
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from selectors import EVENT_READ, EVENT_WRITE
+from typing import Generic, TypeVar
 
-from pccl.security.certificate import Certificate
+from pccl.security.authority import Authority, objection
+from pccl.security.certificate import Certificate, pin_of
+from pccl.security.renewing import Renewing
 from pccl.security.tls import accepting_context, dialling_context
+
+Made = TypeVar("Made")
 
 SEALED_BYTES = 64 * 1024
 """Made into records at once, and handed to the kernel in one call."""
@@ -51,6 +57,25 @@ class StandardTls:
         return StandardLane(
             sock, context.wrap_bio(incoming, outgoing, server_side=not dials), incoming, outgoing, first
         )
+
+
+class CertifiedStandardTls(StandardTls):
+    """The same with certificates of an own CA: both ends show theirs."""
+
+    def __init__(self, own: Authority) -> None:
+        self._accepting, self._dialling = own.accepting(), own.dialling(names=False)
+
+
+class CertifiedLanes(Generic[Made]):
+    """What secures the lanes of a peer with a certificate of an own CA, as new as its files."""
+
+    def __init__(self, own: Authority, make: Callable[[], Made]) -> None:
+        """`make`: from the files as they are. Raises `UsageError`."""
+        self._present = Renewing(own.files, lambda: (pin_of(own.der()), make()))
+
+    def present(self) -> tuple[bytes, Made]:
+        """The digest of our certificate, and what makes records with it."""
+        return self._present.get()
 
 
 class StandardLane:
@@ -195,6 +220,8 @@ class StandardLane:
         stays broken, like a socket."""
         reason = (error.reason or "no reason given").lower().replace("_", " ")
         words = "the other end closed it" if isinstance(error, ssl.SSLEOFError) else f"TLS: {reason}"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            words = objection(error, "its")
         self._broken = self._broken or words
         return ConnectionError(errno.ECONNABORTED, self._broken)
 

@@ -6,7 +6,7 @@ Owns what is negotiated: one version, no tickets, no resumption, no early data, 
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,27 +23,28 @@ class NotProven(Exception):
 
 def accepting_context(certificate: Certificate) -> ssl.SSLContext:
     """For the end that accepts: it shows this certificate and asks for none."""
-    context = _context(ssl.PROTOCOL_TLS_SERVER)
-    context.num_tickets = 0
+    made = context(ssl.PROTOCOL_TLS_SERVER)
+    made.num_tickets = 0
     with _in_file(certificate) as path:
-        context.load_cert_chain(path)
-    return context
+        made.load_cert_chain(path)
+    return made
 
 
 def dialling_context() -> ssl.SSLContext:
     """For the end that dials. It takes any certificate, and compares its digest with the pin afterwards: names and
     chains of it mean nothing."""
-    context = _context(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
+    made = context(ssl.PROTOCOL_TLS_CLIENT)
+    made.check_hostname = False
+    made.verify_mode = ssl.CERT_NONE
+    return made
 
 
-def _context(protocol: "ssl._SSLMethod") -> ssl.SSLContext:
+def context(protocol: "ssl._SSLMethod") -> ssl.SSLContext:
+    """What both ends have in common, without certificates."""
     # Not `create_default_context`: that one writes keys to where SSLKEYLOGFILE says.
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    return context
+    made = ssl.SSLContext(protocol)
+    made.minimum_version = ssl.TLSVersion.TLSv1_3
+    return made
 
 
 @contextmanager
@@ -71,10 +72,21 @@ def _pem_of_key(der: bytes) -> str:
 class Pipe:
     """One end of a TLS connection without a socket: bytes of the wire in, plain bytes out, and the other way round."""
 
-    def __init__(self, context: ssl.SSLContext, accepts: bool) -> None:
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        accepts: bool,
+        host: str = "",
+        explain: Callable[[ssl.SSLError], str] | None = None,
+    ) -> None:
+        """`host`: whom the certificate at the other end must be for, if the context looks at that. `explain`: what a
+        failure is called."""
+        self._explain = explain
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         # asyncio's own transport keeps 256 KiB for each connection; this keeps 16.
-        self._object = context.wrap_bio(self._incoming, self._outgoing, server_side=accepts)
+        self._object = context.wrap_bio(
+            self._incoming, self._outgoing, server_side=accepts, server_hostname=host or None
+        )
         self._waiting: list[bytes] = []
         """Plain bytes that wait for the end of the handshake."""
         self.established = False
@@ -98,10 +110,14 @@ class Pipe:
         """What is to be sent now."""
         return self._outgoing.read()
 
+    @property
+    def shown(self) -> bytes:
+        """The other end's certificate in DER; empty if it has shown none."""
+        return self._object.getpeercert(binary_form=True) or b""
+
     def check_pin(self, pin: bytes) -> None:
         """Of the other end's certificate. Raises `NotProven`."""
-        shown = self._object.getpeercert(binary_form=True)
-        if shown is None or not same(pin_of(shown), pin):
+        if not same(pin_of(self.shown), pin):
             raise NotProven("it shows another key than the one that the token pins")
 
     def take_waiting(self) -> list[bytes]:
@@ -115,7 +131,7 @@ class Pipe:
         except ssl.SSLWantReadError:
             return
         except ssl.SSLError as error:
-            raise NotProven(f"the TLS handshake failed: {_words(error)}") from error
+            raise self._failure(error, "the TLS handshake failed") from error
         self.established = True
 
     def _read(self) -> bytes:
@@ -126,9 +142,13 @@ class Pipe:
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
-            raise NotProven(f"TLS broke: {_words(error)}") from error
+            raise self._failure(error, "TLS broke") from error
         return b"".join(parts)
 
+    def _failure(self, error: ssl.SSLError, what: str) -> NotProven:
+        return NotProven(self._explain(error) if self._explain is not None else f"{what}: {words(error)}")
 
-def _words(error: ssl.SSLError) -> str:
+
+def words(error: ssl.SSLError) -> str:
+    """What went wrong, as OpenSSL calls it."""
     return (error.reason or "no reason given").lower().replace("_", " ")

@@ -43,8 +43,11 @@ def _clean_text(text: str) -> str:
 
 
 def _clean_struct(cleaners: dict[str, Cleaner], value: Any) -> Any:
-    cleaned = {name: clean(getattr(value, name)) for name, clean in cleaners.items()}
-    changed = {name: text for name, text in cleaned.items() if text is not getattr(value, name)}
+    changed = {}
+    for name, clean in cleaners.items():
+        held = getattr(value, name)
+        if (cleaned := clean(held)) is not held:
+            changed[name] = cleaned
     return structs.replace(value, **changed) if changed else value
 
 

@@ -74,6 +74,8 @@ class Purpose(IntEnum):
     """Behind the preamble comes a knock, then a proved hello; the bytes of the lane are plain."""
     REFUSAL = 6
     """Only from a listener: what follows are words, and then the end."""
+    CONTROL_CERTIFIED = 7
+    """Behind the preambles: TLS, in which both ends show certificates of one CA."""
 
 
 class WireError(Exception):

@@ -15,7 +15,7 @@ from math import inf
 from pccl.core.effects.both import Note
 from pccl.core.fields import KickKind
 from pccl.core.limits import LATE_S
-from pccl.core.master.candidates import Candidates, other_lanes
+from pccl.core.master.candidates import Candidates
 from pccl.core.master.link import UNDECIDED, Link
 from pccl.core.master.links import Links
 from pccl.core.master.part import Common, Departure, Part, Wait
@@ -97,7 +97,9 @@ class Admission(Part):
         for group, ring in self._roster.rings.items():
             self._introduce(ring)
             longest = parcel_bytes(self._roster.round_trip_s(ring)) if self._meshed(group) else 0
-            self._outbox.send(ring, self._roster.topology(group, largest, longest, news))
+            topology = self._roster.topology(group, largest, longest, news)
+            last_numbers = self._roster.number, self.links.last_number
+            self._outbox.send(ring, self._lead.tickets.issue(self._lead.run, group, topology, last_numbers))
 
     def _introduce(self, ring: tuple[PeerId, ...]) -> None:
         """Send the names of those that are new in a ring to the others, and to them all of them."""
@@ -155,9 +157,8 @@ class Admission(Part):
         for member in self.trial.values():
             member.enter(MemberStage.TRIED)
         groups = _groups(self.trial.values())
-        for member in odd:
-            reason = other_lanes(member.group, self._roster.lanes[member.group], member.lanes)
-            self._door.expel(member, Kick(KickKind.LANES, reason), now)
+        for member, kick in odd:
+            self._door.expel(member, kick, now)
         for group in groups:
             self.rewire(group, now)
         return True

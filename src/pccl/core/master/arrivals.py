@@ -6,9 +6,8 @@ and "Membership"; for a `Resume` docs/recovery.md, "Who is turned away" and "Lat
 """
 
 from pccl.core.effects.master import Received
-from pccl.core.fields import KickKind
+from pccl.core.fields import KickKind, same_secret
 from pccl.core.master.admission import Admission
-from pccl.core.master.candidates import other_lanes
 from pccl.core.master.part import Common, Departure, Part
 from pccl.core.master.recovery.away import Away
 from pccl.core.master.recovery.gathering import Gathering
@@ -63,12 +62,12 @@ class Arrivals(Part):
     def _outdated(self, first: First) -> bool:
         """It was sent on a connection that its peer has given up since, and arrives after that of a newer one."""
         other = self._roster.member(first.me.peer)
-        return other is not None and other.secret == first.me.secret != "" and other.dial > first.dial
+        return other is not None and other.knows(first.me) and other.dial > first.dial
 
     def _join(self, join: Join, event: Received, now: float) -> None:
         """A peer wants to be a candidate, or comes as a visitor."""
         other = self._roster.member(join.me.peer)
-        if other is not None and other.secret == join.me.secret != "":
+        if other is not None and other.knows(join.me):
             # It lost its connection before it received that it was accepted.
             self._outbox.close(other.connection)
             self._door.remove(Departure(other, "it joined again on another connection", now))
@@ -97,10 +96,8 @@ class Arrivals(Part):
         if me.visits and len(self._roster.visitors) >= VISITORS_MAX:
             reason = f"{VISITORS_MAX} visitors are here already; come later, or connect without prefetch_shared_state"
             return Kick(KickKind.FULL, reason)
-        lanes = self._roster.lanes.get(me.group) if self._roster.ring(me.group) else None
-        if lanes is not None and me.lanes not in (0, lanes):
-            return Kick(KickKind.LANES, other_lanes(me.group, lanes, me.lanes))
-        return None if me.visits else self._admission.candidates.objection(host)
+        candidates = self._admission.candidates
+        return candidates.other_lanes(me) or (None if me.visits else candidates.objection(host))
 
     def _full(self) -> Kick:
         return Kick(KickKind.FULL, f"the run is full: {count_peers(self._limits.peers_max)} (peers_max of the master)")
@@ -121,8 +118,12 @@ class Arrivals(Part):
         if len(self._roster) + len(self._roster.returning) >= self._limits.peers_max:
             return self._full()
         if not self._roster.accepted or self._gives_way(resume, now):
+            if why := self._lead.tickets.objection(resume):
+                return Kick(
+                    KickKind.UNSIGNED, f"{me} was in a run that is not known here: {why}. Build a new Communicator"
+                )
             other = self._roster.member(peer)
-            taken = other is not None and other.secret != resume.me.secret
+            taken = other is not None and not same_secret(other.secret, resume.me.secret)
             return Kick(KickKind.ID_TAKEN, f"another peer has the id {peer}") if taken else None
         if resume.run != self._lead.run:
             reason = (

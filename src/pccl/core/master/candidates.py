@@ -1,19 +1,19 @@
-"""Candidates before their trial: how many may wait, from where, which of them rest, how many lanes their groups get.
+"""Candidates before their trial: how many may wait, from where, which of them rest, what their lanes are like.
 
 Owns what bounds a crowd of them: accepted peers lose nothing by it, and one that spoils its trial again and again does
 not hold the votes of the others up each time. Does not know how a trial goes. Rules: docs/protocol.md, "Candidates".
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from pccl.core.effects.both import Note
-from pccl.core.fields import KickKind
+from pccl.core.fields import Identity, KickKind
 from pccl.core.master.part import Common, Departure, Part
 from pccl.core.master.roster import Member, MemberStage
 from pccl.core.messages.to_peer import Kick
 from pccl.core.rights import is_local
-from pccl.types import PeerId
+from pccl.types import PeerId, short
 
 FREE_FAILURES, PAUSE_S, PAUSE_MAX_S = 1, 10.0, 120.0
 """One admission from an address may fail for nothing: a port was closed, a process died. The next ones cost a pause
@@ -67,10 +67,18 @@ class Candidates(Part):
         for member in members:
             self._failed.pop(member.seen_host, None)
 
-    def settle_lanes(self, tried: Iterable[Member]) -> list[Member]:
-        """How many lanes the links of groups have that begin with these; returns those that ask for another number."""
-        asked: dict[int, Counter[int]] = {}
+    def other_lanes(self, me: Identity | Member) -> Kick | None:
+        """Why this peer cannot have lanes with those that are accepted; None if it can."""
+        lanes = self._roster.lanes.get(me.group) if self._roster.ring(me.group) else None
+        if lanes is not None and me.lanes not in (0, lanes):
+            return _other_number(me.group, lanes, me.lanes)
+        return _other_sealing(me, _example(self._roster.accepted.values()))
+
+    def settle_lanes(self, tried: Iterable[Member]) -> list[tuple[Member, Kick]]:
+        """How many lanes the links of groups have that begin with these, and whether lanes are sealed in a run that
+        begins with them; returns those that ask for something else."""
         members = list(tried)
+        asked: dict[int, Counter[int]] = {}
         for member in members:
             asked.setdefault(member.group, Counter()).update([member.lanes] if member.lanes else [])
         for group, counted in asked.items():
@@ -78,16 +86,41 @@ class Candidates(Part):
                 # What most ask for, and of equals the smallest: the first to come may ask for what no machine can bear.
                 likes = sorted(counted.items(), key=lambda each: (-each[1], each[0]))
                 self._roster.lanes[group] = likes[0][0] if likes else self._limits.default_lanes
-        return [each for each in members if each.lanes not in (0, self._roster.lanes[each.group])]
+        example = _example(self._roster.accepted.values() or members)
+        odd = [(each, self._why_odd(each, example)) for each in members]
+        return [(member, kick) for member, kick in odd if kick is not None]
+
+    def _why_odd(self, member: Member, example: Member | None) -> Kick | None:
+        lanes = self._roster.lanes[member.group]
+        if member.lanes not in (0, lanes):
+            return _other_number(member.group, lanes, member.lanes)
+        return _other_sealing(member, example)
 
     def waited_for(self) -> Iterable[PeerId]:
         """All of them: no peer needs them, but others may want their places."""
         return [peer for peer, each in self._roster.candidates.items() if each.stage is MemberStage.CANDIDATE]
 
 
-def other_lanes(group: int, lanes: int, asked: int) -> str:
-    """Why a peer that asks for another number of lanes than its group has is not let in."""
-    return (
+def _other_number(group: int, lanes: int, asked: int) -> Kick:
+    reason = (
         f"group {group} uses {lanes} lanes per neighbour and you ask for {asked}; "
         "set p2p_connection_pool_size alike on all peers, or leave it at 0"
     )
+    return Kick(KickKind.LANES, reason)
+
+
+def _example(members: Collection[Member]) -> Member | None:
+    """One whose `lane_tls` the others must have, too: what most of these have, so that one that lies does not shut all
+    others out; of equals the sealed lane."""
+    counted = Counter(each.lane_tls for each in members)
+    return min(members, key=lambda each: (-counted[each.lane_tls], each.lane_tls != "on"), default=None)
+
+
+def _other_sealing(candidate: Identity | Member, example: Member | None) -> Kick | None:
+    if example is None or candidate.lane_tls == example.lane_tls:
+        return None
+    reason = (
+        f"{short(candidate.peer)} has lane_tls={candidate.lane_tls or 'none'!r} and {short(example.peer)} has "
+        f"{example.lane_tls or 'none'!r}; set lane_tls (PCCL_LANE_TLS) alike on all peers"
+    )
+    return Kick(KickKind.LANES, reason)

@@ -22,19 +22,11 @@ from pccl.core.rules.ring import Pair, pair
 from pccl.core.text import clip
 from pccl.types import PeerId
 
-LinkKeys = Callable[[int], bytes]
-"""A fresh key for the link of this number; asked once for each."""
-
-
-def no_keys(number: int) -> bytes:
-    """Of a run without security."""
-    return b""
-
 
 class Links(Part):
     """All links of all groups."""
 
-    def __init__(self, common: Common, link_keys: LinkKeys) -> None:
+    def __init__(self, common: Common, link_keys: Callable[[int], bytes]) -> None:
         super().__init__(common)
         self._link_keys = link_keys
         self.avoided: dict[Pair, float] = {}
@@ -53,7 +45,8 @@ class Links(Part):
         self._sent: dict[PeerId, tuple[LinkSpec, ...] | None] = {}
         self._stale: dict[PeerId, None] = {}
         """Peers whose links have changed since their last `Wire`."""
-        self._last_number = 0
+        self.last_number = 0
+        """Of the latest one."""
         self._behind_nat: dict[PeerId, None] = {}
         """Peers whose links stood only when they were the end that dialled."""
         self._settled: dict[int, None] = {}
@@ -88,7 +81,7 @@ class Links(Part):
         for peer in restored.returned:
             self._sent[peer] = None
             self._stale[peer] = None
-        self._last_number = max(self._last_number, restored.last_link)
+        self.last_number = max(self.last_number, restored.last_link)
 
     def _adopt(self, restored: RestoredLink, now: float) -> None:
         link = Link(restored.group, restored.ends, now, LinkStage.STANDING)
@@ -188,8 +181,8 @@ class Links(Part):
         """Let it be dialled, under a number that is told in the very next `Wire`: peers rely on numbers they do not
         know yet being the highest. Both ends are asked for a sign of life, for a frozen one fails all its links."""
         self._retire_number(link)
-        self._last_number += 1
-        link.number, link.up, link.round_trip_s = self._last_number, [], 0.0
+        self.last_number += 1
+        link.number, link.up, link.round_trip_s = self.last_number, [], 0.0
         link.key = self._link_keys(link.number)
         self._numbered[link.number] = link
         if link.failures % 2 == 0:

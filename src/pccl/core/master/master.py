@@ -19,12 +19,12 @@ from pccl.core.master.arrivals import Arrivals
 from pccl.core.master.candidates import Candidates
 from pccl.core.master.collectives import Collectives
 from pccl.core.master.link import Link
-from pccl.core.master.links import LinkKeys, Links, no_keys
+from pccl.core.master.links import Links
 from pccl.core.master.liveness import Liveness
 from pccl.core.master.observers import Observers
 from pccl.core.master.operators import Operators
 from pccl.core.master.outbox import Outbox
-from pccl.core.master.part import Common, Departure, Lead, Part
+from pccl.core.master.part import Common, Departure, Lead, Part, those_with
 from pccl.core.master.pending import Pending
 from pccl.core.master.recovery.away import Away
 from pccl.core.master.recovery.gathering import Gathering
@@ -32,6 +32,7 @@ from pccl.core.master.recovery.restored import Restored
 from pccl.core.master.refusals import Refusals
 from pccl.core.master.roster import Member, MemberStage, Roster
 from pccl.core.master.sync import Syncs
+from pccl.core.master.tickets import NO_KEYS, Keys
 from pccl.core.master.visits import Visits
 from pccl.core.master.waits import Waits
 from pccl.core.messages.both import Ping, Pong
@@ -68,15 +69,15 @@ class Master:
         limits: MasterLimits,
         follows: bool = False,
         release: str = "",
-        link_keys: LinkKeys = no_keys,
+        keys: Keys = NO_KEYS,
     ) -> None:
         """`follows`: there may have been another master at this address, whose peers come back."""
-        self.lead = Lead(run, follows, release)
+        self.lead = Lead(run, follows, release, keys)
         self.limits = limits
         self.roster = Roster()
         self.outbox = Outbox(self.roster)
         common = Common(self.roster, self.outbox, limits, self.lead, self)
-        self.links = Links(common, link_keys)
+        self.links = Links(common, keys.link)
         self.candidates = Candidates(common)
         self.admission = Admission(common, self.links, self.candidates)
         self.pending = Pending(common)
@@ -103,11 +104,11 @@ class Master:
             self.liveness,
         )
         """In the order in which they may go on: who is here, then what can begin with them."""
+        self._advancing, self._dated = those_with(self._parts, "advance"), those_with(self._parts, "next_deadline")
         self._waits = Waits(self._parts, self.outbox, limits)
         self._observers = Observers(self.roster, self.lead, self.links, self.collectives, self._waits)
         self._new = True
         """Nothing has happened to it yet."""
-        self._watch_at: float | None = None
         self._deadline: float | None = None
         """When `Tick` is due, as of the last event."""
         self._concerns_one = False
@@ -358,12 +359,12 @@ class Master:
 
     def _progress(self, now: float) -> list[MasterEffect]:
         """Do whatever the last event made possible; returns all that is to be done about it."""
-        while any(part.advance(now) for part in self._parts):
+        while any(part.advance(now) for part in self._advancing):
             pass
         self.links.flush()
-        self._watch(now)
-        dates = (*(part.next_deadline() for part in self._parts), self._watch_at)
-        self._deadline = min((each for each in dates if each is not None), default=None)
+        self._waits.look(now, self.liveness.interval_s)
+        dates = [part.next_deadline() for part in self._dated]
+        self._deadline = min([each for each in (*dates, self._waits.look_at) if each is not None], default=None)
         return self.outbox.take()
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -374,26 +375,17 @@ class Master:
         if late_s > LATE_S:
             for part in self._parts:
                 part.shift_deadlines(late_s, now)
-            self._watch_at = None
+            self._waits.look_at = None
 
     def _pass_time(self, now: float) -> None:
-        watches = self._watch_at is not None and self._watch_at <= now
+        watches = self._waits.due(now)
         voteless = self.liveness.voteless(self._waits.all(), now) if watches else []
         for link in self.links.pass_time(now):
             self._stop_attempts(link, link.explain(), now)
         for member in self.visits.overdue(now):
             reason = f"it visits and asked for nothing within {self.limits.link_timeout_s:g} s"
             self.expel(member, Kick(KickKind.IDLE, reason), now)
-        waited = dict.fromkeys(peer for part in self._parts for peer in part.waited_for()) if watches else {}
-        silent = self.liveness.watch(waited, now) if watches else []
-        for member, kick in (*silent, *voteless):
+        silent = self.liveness.watch(self._waits.waited_for(), now) if watches else []
+        for member, kick in silent or voteless:  # One that is silent may be the one that waited for a vote.
             if self.roster.member(member.peer) is member:
                 self.expel(member, kick, now)
-
-    def _watch(self, now: float) -> None:
-        """Look again in a while if a peer waits; explain waits that have lasted long."""
-        if self._watch_at is not None and self._watch_at <= now:
-            self._watch_at = None
-            self._waits.send(now)
-        if self._watch_at is None and any(part.waits() or any(part.waited_for()) for part in self._parts):
-            self._watch_at = now + min(self.liveness.interval_s, self.limits.explain_after_s)

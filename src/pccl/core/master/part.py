@@ -13,6 +13,7 @@ from pccl.core.limits import MasterLimits
 from pccl.core.master.outbox import Outbox
 from pccl.core.master.recovery.restored import Restored
 from pccl.core.master.roster import Member, Roster
+from pccl.core.master.tickets import NO_KEYS, Keys, Tickets
 from pccl.core.messages.to_peer import Kick, Welcome
 from pccl.types import PeerId
 
@@ -20,7 +21,8 @@ from pccl.types import PeerId
 class Lead:
     """Which run this master leads, and under which name."""
 
-    def __init__(self, run: str, follows: bool, release: str = "") -> None:
+    def __init__(self, run: str, follows: bool, release: str = "", keys: Keys = NO_KEYS) -> None:
+        self.tickets = Tickets(keys.sign)
         self.release = release
         """Of the library."""
         self.run = self._first = run
@@ -138,3 +140,8 @@ class Part:
     def waited_for(self) -> Iterable[PeerId]:
         """The peers whose next message others wait for: they are pinged, and judged by their silence."""
         return ()
+
+
+def those_with(parts: Sequence[Part], method: str) -> tuple[Part, ...]:
+    """The parts with such a method of their own: every event asks, and most would answer that there is nothing."""
+    return tuple(part for part in parts if getattr(type(part), method) is not getattr(Part, method))

@@ -32,6 +32,10 @@ class Pulse:
         """The other end of a link to it reports that this broke, or could not be dialled."""
         self._suspected_at = now
 
+    def clear(self) -> None:
+        """What other peers reported of it is refuted."""
+        self._suspected_at = -inf
+
     def answer(self, now: float, prompt_s: float) -> None:
         """It answered a ping; answers come in the order of the pings."""
         if self.pings:
@@ -45,5 +49,5 @@ class Pulse:
         """It has another connection. What was asked of it meanwhile it did not receive, and no other peer is to blame
         for links that failed in that time."""
         self.pings.clear()
-        self._suspected_at = -inf
+        self.clear()
         self.slow_at = now

@@ -9,6 +9,7 @@ Rules: docs/protocol.md, "Membership".
 from collections.abc import Iterable
 from math import inf
 
+from pccl.core.fields import Identity, same_secret
 from pccl.core.master.pulse import Pulse
 from pccl.core.master.recovery.restored import Restored
 from pccl.core.messages.to_master import First
@@ -50,7 +51,7 @@ class Member(Staged[MemberStage]):
         self.connection = connection
         self.host, self.port = me.host or seen_host, me.port
         self.lanes = me.lanes
-        self.pin = me.pin
+        self.pin, self.lane_tls = me.pin, me.lane_tls
         self.secret = me.secret
         self.serves = me.serves
         """Lets visitors have its shared state."""
@@ -72,6 +73,10 @@ class Member(Staged[MemberStage]):
         self.rests_until = 0.0
         """As a candidate it is not tried before."""
         self.pulse = Pulse()
+
+    def knows(self, me: Identity) -> bool:
+        """Another connection comes from the same peer: it has the secret, and there is one."""
+        return bool(self.secret) and same_secret(self.secret, me.secret)
 
 
 class Roster:

@@ -251,7 +251,9 @@ class Syncs(Part):
             self._outbox.send(others, RefusedSync(False, clip(reason)))
         else:
             self.agreed[sync.group] = Agreed(claim, sync.elected.holders)
-            self._outbox.send(others, Synced(sync.attempt, claim.revision))
+            told = sync.attempt, claim.revision
+            ticket = self._lead.tickets.of_state(self._lead.run, sync.group, *told, claim.layout, claim.content)
+            self._outbox.send(others, Synced(*told, ticket))
         self._end(sync, now)
 
     def _end(self, sync: Sync, now: float) -> None:

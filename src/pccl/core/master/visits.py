@@ -130,6 +130,11 @@ class Visits(Part):
         return sum(visit.group == group for visit in self._visits.values() if visit.holders)
 
     def _link(self, visit: Visit, now: float) -> None:
+        visitor = self._roster.visitors[visit.peer]
+        kick = self._admission.candidates.other_lanes(visitor)
+        if kick is not None:  # The run that is here now began after it came.
+            self._door.expel(visitor, kick, now)
+            return
         holders = self._holders(visit.group)
         visit.enter(VisitStage.LINKING)
         visit.attempt = self._roster.draw_number()

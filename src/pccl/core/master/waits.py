@@ -33,6 +33,24 @@ class Waits:
         """The calls of waits that were told, and since when they last."""
         self._sent: dict[PeerId, tuple[str, int]] = {}
         """The same for each peer that waits."""
+        self.look_at: float | None = None
+        """When it is next looked at who waits, and for whom; None when no peer waits."""
+
+    def look(self, now: float, interval_s: float) -> None:
+        """Look again in a while if a peer waits; explain waits that have lasted long."""
+        if self.due(now):
+            self.look_at = None
+            self.send(now)
+        if self.look_at is None and any(part.waits() or any(part.waited_for()) for part in self._parts):
+            self.look_at = now + min(interval_s, self._limits.explain_after_s)
+
+    def due(self, now: float) -> bool:
+        """It is time to look."""
+        return self.look_at is not None and self.look_at <= now
+
+    def waited_for(self) -> dict[PeerId, None]:
+        """The peers whose next message others wait for."""
+        return dict.fromkeys(peer for part in self._parts for peer in part.waited_for())
 
     def all(self) -> list[Wait]:
         """Every wait there is."""

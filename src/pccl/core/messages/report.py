@@ -67,6 +67,8 @@ class Agreed(Struct, frozen=True):
     revision: Number
     layout: Digest
     content: Digest
+    ticket: ResultDigest = b""
+    """As in `Synced`."""
 
 
 class TransferReport(Enum):

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import CollectiveSpec, Count, Digest, Identity, Name, Number, ResultDigest, Run, Tag, Text
+from pccl.core.fields import CollectiveSpec, Count, Digest, Identity, Name, Number, ResultDigest, Run, Tag, Text, Ticket
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.observers import AskProbe, AskStatus, KickPeer
 from pccl.core.messages.report import Agreed, Answered, Report, TransferReport
@@ -73,6 +73,8 @@ class Resume(Struct, frozen=True, tag=True):
     sent: Number = 0
     """The number of my last message before this one. All messages but those that begin or end a connection, or are
     about the moment only, are numbered, from my `Join` on."""
+    ticket: Ticket | None = None
+    """Of the last epoch that I received."""
 
 
 class Fetch(Struct, frozen=True, tag=True):

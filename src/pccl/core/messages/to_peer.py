@@ -4,7 +4,22 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import Digest, Id, KickKind, Lane, LinkSpec, Name, Number, PeerName, Run, SegmentBytes, Tag, Text
+from pccl.core.fields import (
+    Digest,
+    Id,
+    KickKind,
+    Lane,
+    LinkSpec,
+    Name,
+    Number,
+    PeerName,
+    ResultDigest,
+    Run,
+    SegmentBytes,
+    Tag,
+    Text,
+    Ticket,
+)
 from pccl.core.messages.both import Ping, Pong
 
 
@@ -67,6 +82,8 @@ class Topology(Struct, frozen=True, tag=True):
     """What has changed, in words."""
     lost: bool = False
     """Some peer is gone that did not say goodbye."""
+    ticket: Ticket | None = None
+    """The peer shows it to the next master; None if the master has no secret."""
 
 
 class TopologyUpdated(Struct, frozen=True, tag=True):
@@ -124,6 +141,8 @@ class Synced(Struct, frozen=True, tag=True):
 
     attempt: Number
     revision: Number
+    ticket: ResultDigest = b""
+    """As in `Topology`, for what was elected; empty if the master has no secret."""
 
 
 class StartSync(Struct, frozen=True, tag=True):

@@ -25,7 +25,7 @@ from pccl.core.effects.peer_events import (
     SayGoodbye,
     TransferEnded,
 )
-from pccl.core.fields import Identity
+from pccl.core.fields import Identity, Ticket
 from pccl.core.limits import PeerLimits
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.to_master import Fetch, Join, Leave, Resume
@@ -73,6 +73,8 @@ class Peer(Staged[PeerStage]):
         self.names = Names(((identity.peer, identity.label.name),))
         super().__init__(PeerStage.OUTSIDE)
         self.epoch = 0
+        self._ticket: Ticket | None = None
+        """Of this epoch."""
         self.ring: tuple[PeerId, ...] = ()
         self.sizes = Sizes()
         self.tags_max = 0
@@ -138,7 +140,7 @@ class Peer(Staged[PeerStage]):
     def next_deadline(self) -> float | None:
         """When `Tick` is due."""
         dates = (self._links.next_deadline(), self._liveness.next_deadline, self._masters.next_deadline())
-        return min((each for each in dates if each is not None), default=None)
+        return min([each for each in dates if each is not None], default=None)
 
     # ── connection, lanes, time ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -186,6 +188,7 @@ class Peer(Staged[PeerStage]):
             master=session.master,
             received=session.received,
             sent=session.sent,
+            ticket=self._ticket,
         )
 
     def _miss_master(self, cause: str, now: float) -> None:
@@ -323,7 +326,7 @@ class Peer(Staged[PeerStage]):
             raise Violation(f"epoch {topology.epoch} after {self.epoch}, or a ring without us")
         if not self.accepted:
             self._become(PeerStage.ACCEPTED)
-        self.epoch = topology.epoch
+        self.epoch, self._ticket = topology.epoch, topology.ticket
         before, self.ring = self.ring, topology.ring
         self._parcel_bytes = topology.parcel_bytes
         self._links.cut_off(set(before) - set(self.ring))

@@ -73,9 +73,9 @@ class Sync:
                 # What was received is kept, and the next call fetches the rest.
                 self._refusal = message
                 self._outbox.add(AbortTransfer(self._running))
-            case Synced(attempt=attempt, revision=revision):
+            case Synced(attempt=attempt, revision=revision, ticket=ticket):
                 elected = self._begun or self._request
-                self.agreed = Agreed(attempt, revision, elected.layout, elected.content)
+                self.agreed = Agreed(attempt, revision, elected.layout, elected.content, ticket)
                 self._answer(InSync(attempt, revision))
             case RefusedSync():
                 self._refuse(message)

@@ -42,9 +42,11 @@ class Ballot(Generic[Vote]):
     @property
     def complete(self) -> bool:
         """A peer has asked, and all have agreed."""
+        if not self.votes:
+            return False
         electorate = self._electorate()
         # Counted first: a thousand voters are looked at one by one only once.
-        return 0 < len(self.votes) == len(electorate) and all(peer in self.votes for peer in electorate)
+        return len(self.votes) == len(electorate) and all(peer in self.votes for peer in electorate)
 
     def missing(self) -> list[PeerId]:
         """The peers whose votes are waited for; none when none has voted."""

@@ -47,11 +47,12 @@ class Away(Part):
         """The connection of an accepted peer ended without a goodbye."""
         member.enter(MemberStage.AWAY)
         self._away[member.peer] = Absent(member, now, cause)
+        self._look(member)
 
     def take_back(self, resume: Resume, connection: int, now: float) -> bool:
         """A peer comes back. True if it is one of ours and goes on where it was, as if nothing had happened."""
         member = self._roster.accepted.get(resume.me.peer)
-        if member is None or not member.secret or resume.me.secret != member.secret:
+        if member is None or not member.knows(resume.me):
             return False
         # A peer that has not received our `Resumed` still names its last master, and has sent nothing since.
         unaware = (resume.master, resume.received) == member.came_from
@@ -97,6 +98,8 @@ class Away(Part):
     def advance(self, now: float) -> bool:
         """Give up those that no peer reaches any more, and those that did not come in time. The rings that close
         without them may leave others without a link."""
+        for away in self._away.values():
+            self._look(away.member)
         overdue = [away for away in self._away.values() if now >= self._deadline(away)]
         for away in self._away.values():
             if not away.noted and now >= away.since + NOTED_AFTER_S and away not in overdue:
@@ -121,7 +124,7 @@ class Away(Part):
     def shift_deadlines(self, missed_s: float, now: float) -> None:
         """The `Resume` of a peer that is back may be unread."""
         for away in self._away.values():
-            away.since += missed_s
+            away.since = min(away.since + missed_s, now)  # Some have gone since we stood still, and were found gone.
 
     def waits(self) -> list[Wait]:
         """The master waits for members that are away; looking at that now and then shows if it stood still."""
@@ -140,10 +143,19 @@ class Away(Part):
         away themselves, most likely a whole site is. Without any link it is gone if a peer found it so; but if its
         neighbours were lost just before, or it had none, no peer can know."""
         linked = self._linked_members(away.member.peer)
-        if any(each not in self._away for each in linked):
+        if self._any_here(linked):
             return away.since + self._limits.silence_s
         found_gone = away.member.pulse.suspected and not linked
         return away.since if found_gone else away.since + self._limits.reunion_s
+
+    def _look(self, member: Member) -> None:
+        """One peer that denies its link does not outweigh another that has one: without this, a member that is away
+        would be gone at once if its last link stood until we had no more use for it."""
+        if self._any_here(self._linked_members(member.peer)):
+            member.pulse.clear()
+
+    def _any_here(self, members: list[PeerId]) -> bool:
+        return any(each not in self._away for each in members)
 
     def _linked_members(self, peer: PeerId) -> list[PeerId]:
         """The members at the other ends of its links that stand."""

@@ -86,7 +86,10 @@ class Gathering(Part, Staged[GatheringStage]):
         """A part of the report of a peer that came back."""
         match message:
             case ReportPart():
-                self._returned[member.peer].add(message, self._limits)
+                returned = self._returned[member.peer]
+                returned.add(message, self._limits)
+                if message.last and not self._lead.tickets.names(returned.resume.ticket, returned.ring):
+                    raise Violation("reports another ring than the one in its ticket")
                 self._stale |= message.last
             case Correction(link=link):
                 self._returned[member.peer].correct(link)

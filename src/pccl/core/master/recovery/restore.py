@@ -221,5 +221,5 @@ def _settle_sync(restored: Restored, group: int, reports: list[Returned]) -> Non
 
 def _sync_answer(agreed: Agreed, claim: SyncState, held: bool) -> Synced | RefusedSync:
     if held or (claim.revision, claim.layout, claim.content) == (agreed.revision, agreed.layout, agreed.content):
-        return Synced(agreed.attempt, agreed.revision)
+        return Synced(agreed.attempt, agreed.revision, agreed.ticket)
     return RefusedSync(True, f"the group agreed on revision {agreed.revision}, and not on what this peer holds")
