@@ -14,15 +14,16 @@ import time
 
 import pytest
 
+from pccl import MasterNode
 from pccl.wire.framing import MAGIC, VERSION, frame
 from tests.e2e.harness import ROOT, MasterProcess
-from tests.patience import HANG_S
+from tests.patience import HANG_S, allow
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("PCCL_")} | {
     "PYTHONPATH": str(ROOT / "src")
 }
-WITHIN_S = 10.0 * HANG_S / 300.0
-"""Ten seconds on a machine of the usual speed."""
+WITHIN_S = 10.0
+"""On a machine with nothing else to do."""
 
 
 def doctor(address, *, prefix=(), limit=None, **settings):
@@ -43,7 +44,7 @@ def doctor(address, *, prefix=(), limit=None, **settings):
         preexec_fn=lower if limit else None,
     )
     assert told.stdout, told.stderr
-    assert time.monotonic() - began < max(WITHIN_S, 10.0)
+    assert time.monotonic() - began < allow(WITHIN_S)
     facts = json.loads(told.stdout)
     return [each for each in facts["findings"] if each["level"] != "ok"], told.returncode
 
@@ -131,6 +132,12 @@ def test_a_wrong_announce(master):
         place = f"127.0.0.1:{nothing.getsockname()[1]}"
         what = the_one(doctor(master.address, PCCL_ANNOUNCE=place), "dial back", "FAIL")
     assert place in what
+
+
+def test_a_right_announce_of_a_run_with_a_token(tmp_path):
+    with MasterNode("127.0.0.1:0", secret=tmp_path / "master.secret") as guarded:
+        address = f"pccl://127.0.0.1:{guarded.port}#{guarded.token}"
+        assert doctor(address, PCCL_ANNOUNCE="127.0.0.1") == ([], 0)
 
 
 def test_few_descriptors(master):

@@ -44,6 +44,8 @@ def draw(info: inspect.Type, chance: random.Random) -> Any:
         case inspect.UnionType(types=types):
             chosen = chance.choice(types)
             return None if isinstance(chosen, inspect.NoneType) else draw(chosen, chance)
+        case inspect.LiteralType(values=values):
+            return chance.choice(values)
         case inspect.BoolType():
             return chance.random() < 0.5
         case inspect.IntType():

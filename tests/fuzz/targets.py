@@ -24,7 +24,11 @@ from pccl.dataplane.state import transfer
 from pccl.dataplane.state.manifest import BadManifest, Described, Manifest, decode, difference
 from pccl.dataplane.state.transfer import Lane, LaneBroke, Stopped, goodbye
 from pccl.net import handshake
-from pccl.net.connection import MasterEnd, MasterSide, PeerEnd
+from pccl.net.connection import MasterEnd, MasterSide
+from pccl.net.peer_end import PeerEnd
+from pccl.security import authority
+from pccl.security.certificate import _sequence, _tagged
+from pccl.security.tls import NotProven
 from pccl.types import DataType, ReduceOp
 from pccl.wire import codec
 from pccl.wire.framing import (
@@ -39,6 +43,7 @@ from pccl.wire.framing import (
     preamble,
 )
 from tests.fuzz.corpus import DIRECTIONS, WORDS, body, spoiled
+from tests.fuzz.secured import SealedEnds, SealedHello, token_text
 from tests.native.oracle import TAG
 from tests.native.rings import Rig, Work
 
@@ -62,6 +67,19 @@ def opening(chance: random.Random) -> None:
     except WireError as error:
         check_words(error)
     assert parse_refusal(spoiled("".join(WORDS).encode(), chance)).isprintable()
+
+
+def certificates(chance: random.Random) -> None:
+    """What a certificate of an own CA says. TLS has verified it by then, so that its bytes are those of the CA."""
+    names = _sequence(*(_tagged(0x86, name) for name in (b"pccl:peer", b"pccl:operator", b"spiffe://a/b")))
+    extension = _sequence(bytes.fromhex("0603551d11"), _tagged(0x04, names))
+    der = _sequence(_sequence(_tagged(0x02, b"1"), _tagged(0xA3, _sequence(extension))), b"")
+    assert authority.read(der).roles == ("peer", "operator")
+    try:
+        found = authority.read(spoiled(der, chance))
+        assert all(uri.isprintable() for uri in found.uris)
+    except NotProven as error:
+        check_words(error)
 
 
 def frames(chance: random.Random) -> None:
@@ -307,6 +325,7 @@ def ring(chance: random.Random) -> None:
 
 FAST: tuple[Callable[[], Target], ...] = (
     lambda: opening,
+    lambda: certificates,
     lambda: frames,
     lambda: messages,
     Ends,
@@ -314,5 +333,6 @@ FAST: tuple[Callable[[], Target], ...] = (
     lambda: parcels,
     lambda: manifests,
     lambda: headers,
+    lambda: token_text,
 )
-SLOW: tuple[Callable[[], Target], ...] = (Hello, lambda: served, lambda: ring)
+SLOW: tuple[Callable[[], Target], ...] = (Hello, lambda: served, lambda: ring, SealedEnds, SealedHello)

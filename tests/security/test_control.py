@@ -1,5 +1,6 @@
 """The control connection of a secured master: who gets in, what a false master learns, what a tap sees."""
 
+import asyncio
 import contextlib
 import json
 import re
@@ -18,13 +19,17 @@ from pccl.cli import main
 from pccl.config import Address
 from pccl.core.fields import Identity
 from pccl.core.messages.to_master import Join
+from pccl.net.peer_end import PeerEnd
 from pccl.security import certificate, control, identity, tls, tokens
+from pccl.security.control import PeerGuard
 from pccl.security.ledger import Ledger
 from pccl.security.secret import MasterSecret, load
 from pccl.security.tokens import Claim, Role
 from pccl.types import PeerId
 from pccl.wire.codec import encode
 from pccl.wire.framing import Purpose, frame, preamble
+from tests.e2e.test_api import wait_until
+from tests.fuzz.secured import Wire
 from tests.patience import HANG_S
 
 
@@ -129,10 +134,30 @@ class FalseMaster:
 
 def test_a_false_master_learns_nothing(secured):
     false = FalseMaster()
-    words = refused(false.address, token=secured.token)
+    # A peer that is taken in by it looks for its master again when this one is gone, and shall not do that for long.
+    words = refused(false.address, token=secured.token, master_timeout_s=0.5)
     assert "another key than the one that the token pins" in words
     assert false.over.wait(HANG_S)
     assert false.learned == b""
+
+
+@pytest.mark.parametrize("purpose", [Purpose.CONTROL, Purpose.LANE, None])
+def test_nothing_is_sent_in_the_clear_to_a_master_that_answers_in_the_clear(secured, purpose):
+    """Whatever this peer still had to say: what answers like that is not its master. `None`: one of another version."""
+
+    async def story():
+        token, wire = tokens.parse(secured.token), Wire()
+        end = PeerEnd(lambda body: None, lambda cause: None, PeerGuard(token))
+        end.connection_made(wire)
+        knocked = len(wire.taken())
+        end.data_received(b"PCCL\x63\0\1\0" if purpose is None else preamble(purpose))
+        end.send(b"a secret")
+        assert knocked > control.KNOCK_BYTES
+        assert wire.taken() == b""
+        end.connection_lost(None)
+        assert await end.greeted
+
+    asyncio.run(story())
 
 
 def sealed_connection(port, first):
@@ -143,8 +168,8 @@ def sealed_connection(port, first):
     return tls.dialling_context().wrap_socket(sock)
 
 
-def knocked(token):
-    return preamble(Purpose.CONTROL_TLS) + control.knock(token.claim, token.key, b"n" * 16)
+def knocked(token, nonce=b"n" * 16):
+    return preamble(Purpose.CONTROL_TLS) + control.knock(token.claim, token.key, nonce)
 
 
 def join(secret="0" * 32, peer=None):
@@ -159,9 +184,44 @@ def test_a_recorded_knock_opens_no_door(secured):
     with sealed_connection(secured.port, knocked(token)) as thief:
         thief.sendall(b"x" * control.PROOF_BYTES + join())
         assert ends(thief)
-    with sealed_connection(secured.port, knocked(token)) as holder:  # the same bytes with the proof do work
+    with sealed_connection(secured.port, knocked(token, b"m" * 16)) as holder:  # the same with the proof does work
         holder.sendall(control.proof(token.key, token.pin) + join())
         assert holder.recv(4)
+
+
+def test_whose_token_knocked_and_proved_nothing_is_in_the_audit_log(secured, secret):
+    token = tokens.parse(secured.token)
+    with sealed_connection(secured.port, knocked(token)) as thief:
+        thief.sendall(b"x" * control.PROOF_BYTES)
+        assert ends(thief)
+    path = secret.with_suffix(".audit")
+    wait_until(lambda: path.exists() and "refused" in path.read_text())
+    (line,) = [json.loads(line) for line in path.read_text().splitlines()]
+    assert (line["token"], line["host"]) == (token.claim.name, "127.0.0.1")
+
+
+def test_a_knock_opens_once(secured):
+    """Recorded and sent again it costs the master no handshake: else one recording would keep a core busy."""
+    token = tokens.parse(secured.token)
+    for again in (False, True):
+        with socket.create_connection(("127.0.0.1", secured.port), HANG_S) as sock:
+            sock.sendall(knocked(token))
+            head = sock.recv(8, socket.MSG_WAITALL)
+            if again:
+                assert head != preamble(Purpose.CONTROL_TLS)
+                assert b"a recording" in sock.recv(4096)
+            else:
+                assert head == preamble(Purpose.CONTROL_TLS)
+
+
+def test_the_knocks_that_are_remembered_are_bounded(secured, monkeypatch):
+    monkeypatch.setattr(control, "NONCES_MAX", 3)
+    token, door = tokens.parse(secured.token), secured._door
+    for number in range(10):
+        door.admit(control.knock(token.claim, token.key, number.to_bytes(16, "big")))
+    assert len(door._nonces) == 3
+    with pytest.raises(control.Refused, match="a recording"):
+        door.admit(control.knock(token.claim, token.key, (9).to_bytes(16, "big")))
 
 
 def ends(sock):

@@ -85,21 +85,13 @@ def test_the_run_goes_on_under_a_restarted_master(secured, secret):
                 assert (tensor == 3).all()
 
 
-def test_peers_that_differ_in_sealing_are_told_so(secured):
+@pytest.mark.parametrize(("here", "comes"), [("on", "off"), ("off", "on")])
+def test_peers_that_differ_in_sealing_are_told_so_when_they_join(secured, here, comes):
+    """Both settings and both peers are named, and no peer has to vote for that."""
     address = f"pccl://127.0.0.1:{secured.port}#{secured.token}"
-    with Communicator(address, listen="127.0.0.1") as first:
-        other = Communicator(address, listen="127.0.0.1", lane_tls="off")
-        over = threading.Event()
-
-        def connect():
-            try:
-                other.connect()
-            finally:
-                over.set()
-
-        def admit_whoever_waits():
-            while not over.is_set():
-                first.update_topology()
-
-        with pytest.raises(Refused, match="lane_tls='off'"):
-            together(connect, admit_whoever_waits)
+    with Communicator(address, listen="127.0.0.1", name="anna", lane_tls=here):
+        other = Communicator(address, listen="127.0.0.1", name="bert", lane_tls=comes)
+        with pytest.raises(Refused, match=rf"bert .*has lane_tls='{comes}' and anna .*has '{here}'"):
+            other.connect()
+        with pytest.raises(Refused, match=r"set lane_tls \(PCCL_LANE_TLS\) alike"):
+            other.prefetch_shared_state(SharedState([TensorInfo.from_numpy(np.zeros(4, np.float32), "x")]))

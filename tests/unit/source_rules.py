@@ -20,6 +20,7 @@ _BELOW_NET = (
     "core",
     "errors",
     "config",
+    "credentials",
     "environment",
     "release",
     "logs",
@@ -33,12 +34,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "codec": ("types",),
     "core": ("types", "codec"),
     "errors": ("types", "core.effects"),
-    "config": (*_SETTINGS, "core.names", "environment"),
+    "config": (*_SETTINGS, "core.names", "environment", "credentials"),
+    "credentials": (*_SETTINGS, "environment"),
     "environment": _SETTINGS,
     "release": (),
     "logs": (*_SETTINGS, "core.effects", "config", "environment"),
     "wire": ("types", "core", "errors"),
-    "security": ("types", "core", "errors", "config", "wire"),
+    "security": ("types", "core", "errors", "config", "credentials", "wire"),
     "dataplane": ("types", "codec", "core", "errors"),
     "solver": ("types",),
     "net": (*_BELOW_NET, "solver"),
@@ -49,6 +51,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "training": ("types", "errors", "dataplane.native", ""),
     "integrations": ("types", "errors", "training", ""),
     "views": ("types", "errors", "config", "environment", "release", "core.status", ""),
+    "c_api": ("types", "errors", "arguments", "dataplane.tensors.buffers", ""),
     "cli": (*_BELOW_NET, "net", "api", "views", ""),
     "__main__": ("cli",),
 }
@@ -56,7 +59,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 integrations, cli`, `dataplane` beside `wire`. A name with a dot grants that module only; the empty name is the package
 itself: its public names. Parts that are still to come stand here already, so that adding them loosens nothing: training
 and integrations use the public API, and training one kernel of the native part beside it; views read `core.status` and
-decide nothing, no part imports an integration, and what a connection must prove is known to `net/` through `security/`
+decide nothing, no part imports an integration, `c_api` gives programs in C the public API and names tensors by their
+address, and what a connection must prove is known to `net/` through `security/`
 alone."""
 
 CORE_MAY_IMPORT = {
@@ -68,6 +72,7 @@ CORE_MAY_IMPORT = {
     "enum",
     "functools",
     "heapq",
+    "hmac",  # compares in constant time
     "itertools",
     "math",
     "msgspec",
@@ -258,11 +263,11 @@ FILES_LONGER = {
     "tests/e2e/test_api_collectives.py": 450,
 }
 """Files that are still longer, with limits of their own. No other one is added."""
-CORE_LINES_MAX = 5360
-"""Hard limits, some way above what we aim at (40, 300, 5,330): they stop growth, nothing more. In `core/` lines of code
+CORE_LINES_MAX = 5540
+"""Hard limits, some way above what we aim at (40, 300, 5,500): they stop growth, nothing more. In `core/` lines of code
 count: a limit that counted docstrings too would be a limit on explaining. One in nine of them is an import, and more
 than a thousand are the way back to a master (docs/recovery.md); some hundred are about peers that are admitted and
-hostile."""
+hostile, of which eighty about what they report to a restarted master (`core/master/tickets.py`)."""
 
 
 def docstring(source: Source) -> Iterator[str]:

@@ -40,14 +40,15 @@ Plain English that a reader would miss: left, right, term, drop, registered; and
 
 AT_HOME = {
     "channel": ("security", "net", "dataplane"),
+    "client": ("security.authority",),
     "shard": ("training.fsdp", "training.shards", "training.data", "training.rows"),
     "worker": ("integrations", "training.data"),
     "node": ("integrations",),
     "world": ("integrations",),
 }
 """Where such a word means something else, as modules or the beginnings of their names: a channel is what the bytes of a
-lane go through, plain or TLS; FSDP has shards, and so have datasets that are read in order; a DataLoader has workers;
-an integration speaks the language of the library it is for."""
+lane go through, plain or TLS; certificates have a use called clientAuth; FSDP has shards, and so have datasets that are
+read in order; a DataLoader has workers; an integration speaks the language of the library it is for."""
 
 PUBLIC_NAMES_OF_PCCL = (
     "LARGEST_PEER_GROUP_WORLD_SIZE",

@@ -1,11 +1,14 @@
 """A crowd of candidates costs the run nothing but their own places, and one that fails again and again waits."""
 
+import pytest
+
 from pccl.core.effects.master import Received
-from pccl.core.fields import Identity, KickKind
+from pccl.core.fields import Identity, KickKind, LaneTls
 from pccl.core.limits import MasterLimits
 from pccl.core.messages.both import Ping, Pong
-from pccl.core.messages.to_master import AskPending, Join, LinkDown, VoteTopology
+from pccl.core.messages.to_master import AskPending, Fetch, Join, LinkDown, VoteTopology
 from pccl.core.messages.to_peer import Kick, PendingAnswer, Topology, TopologyUpdated, Waiting, Welcome, Wire
+from pccl.types import PeerId
 from tests.unit.scripted_master import Stage
 
 EVIL = "10.6.6.6"
@@ -15,9 +18,9 @@ ADDRESS_MAX, CANDIDATES_MAX = MasterLimits().address_candidates_max, MasterLimit
 class Run(Stage):
     """Anna is accepted, and answers every ping."""
 
-    def __init__(self, **limits: float) -> None:
+    def __init__(self, lane_tls: LaneTls = "", **limits: float) -> None:
         super().__init__(MasterLimits(mesh_peers_max=0, **limits))  # type: ignore[arg-type]
-        self.join(1, "anna")
+        self.join_sealing(1, "anna", lane_tls)
         assert self.last(1, Topology)
 
     def say(self, connection: int, message: object, host: str = "10.0.0.1") -> None:
@@ -25,6 +28,9 @@ class Run(Stage):
 
     def join(self, connection: int, peer: str, host: str = "10.0.0.1", group: int = 0, lanes: int = 0) -> None:
         self.say(connection, Join(Identity(peer, group, "", 1, lanes)), host)  # type: ignore[arg-type]
+
+    def join_sealing(self, connection: int, peer: str, lane_tls: LaneTls, visits: bool = False) -> None:
+        self.say(connection, Join(Identity(PeerId(peer), 0, "", 1, 0, visits, lane_tls=lane_tls)))
 
     def pass_time(self, seconds: float, *answering: int) -> None:
         """Those that answer do so at once."""
@@ -41,6 +47,13 @@ class Run(Stage):
         kick = self.last(connection, Kick)
         assert kick is None or isinstance(kick, Kick)
         return kick
+
+
+class Beginning(Run):
+    """No peer is accepted yet: for a moment others may come back."""
+
+    def __init__(self) -> None:
+        Stage.__init__(self, MasterLimits(mesh_peers_max=0), follows=True)
 
 
 def test_one_address_does_not_fill_the_run() -> None:
@@ -80,6 +93,46 @@ def test_the_first_candidate_of_a_group_does_not_settle_its_lanes() -> None:
     wire = run.last(3, Wire)
     assert isinstance(wire, Wire)
     assert {link.lanes for link in wire.links} == {4}
+
+
+@pytest.mark.parametrize("visits", [False, True])
+@pytest.mark.parametrize(("here", "comes"), [("on", "off"), ("off", "on"), ("on", "")])
+def test_peers_that_seal_their_lanes_in_another_way_are_refused_when_they_join(
+    here: LaneTls, comes: LaneTls, visits: bool
+) -> None:
+    run = Run(here)
+    run.join_sealing(2, "bert", comes, visits)
+    refused = run.refusal(2)
+    assert refused is not None
+    assert refused.kind is KickKind.LANES
+    assert f"bert has lane_tls={comes or 'none'!r} and anna has {here!r}" in refused.reason
+    run.join_sealing(3, "carl", here, visits)
+    assert run.last(3, Welcome)
+
+
+def test_a_run_that_begins_is_sealed_as_most_of_its_peers_want_and_of_equals_sealed() -> None:
+    for wishes, settled in ((("off", "on", "off"), "off"), (("off", "on"), "on"), (("", "on"), "on")):
+        run = Beginning()
+        for number, wish in enumerate(wishes):
+            run.join_sealing(10 + number, f"peer-{number}", wish)  # type: ignore[arg-type]
+        run.pass_time(5.0)
+        for number, wish in enumerate(wishes):
+            refused = run.refusal(10 + number)
+            assert (refused is None) == (wish == settled)
+            assert refused is None or repr(settled) in refused.reason
+
+
+def test_a_visitor_that_came_before_the_run_is_refused_when_it_fetches() -> None:
+    run = Beginning()
+    run.join_sealing(2, "vera", "off", visits=True)
+    run.join_sealing(3, "bert", "on")
+    run.pass_time(5.0, 2, 3)
+    assert run.refusal(2) is None
+    assert run.last(3, Topology)
+    run.say(2, Fetch())
+    refused = run.refusal(2)
+    assert refused is not None
+    assert "vera has lane_tls='off' and bert has 'on'" in refused.reason
 
 
 def test_a_silent_candidate_stalls_the_others_less_and_less() -> None:

@@ -8,6 +8,7 @@ from pccl.core.effects.peer_events import LaneClosed
 from pccl.core.fields import Identity, LinkSpec
 from pccl.core.limits import MasterLimits, PeerLimits
 from pccl.core.master.master import Master
+from pccl.core.master.tickets import Keys
 from pccl.core.messages.to_master import Join, VoteTopology
 from pccl.core.messages.to_peer import Wire
 from pccl.core.peer.links import Links
@@ -32,7 +33,7 @@ def test_both_ends_of_a_link_get_one_key_and_the_pin_of_the_other():
         asked.append(number)
         return bytes([number]) * 32
 
-    master = Master("run", MasterLimits(), link_keys=key)
+    master = Master("run", MasterLimits(), keys=Keys(link=key))
     told = wires(master, *(Join(Identity(peer, 0, "", 1, 1, pin=pin)) for peer, pin in PINS.items()))
     (to_anna,), (to_bert,) = told[1].links, told[2].links
     assert to_anna.key == to_bert.key == bytes([to_anna.number]) * 32

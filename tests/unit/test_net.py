@@ -15,9 +15,9 @@ from pccl.core.messages.to_peer import Welcome
 from pccl.net import sockets
 from pccl.net.bounds import Bounds
 from pccl.net.budgets import MEMBER_BACKLOG_MAX
-from pccl.net.connection import PeerEnd
 from pccl.net.listening import Strangers
 from pccl.net.master_shell import MasterShell
+from pccl.net.peer_end import PeerEnd
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.wire.codec import encode
 from pccl.wire.framing import Purpose, frame, preamble

@@ -24,6 +24,7 @@ from pccl.dataplane.tensors.device import contribution, operands
 from pccl.dataplane.tensors.pool import Pool
 from pccl.dataplane.tensors.staging import Gathered
 from pccl.types import QuantizationAlgorithm
+from tests.patience import HANG_S
 
 torch = pytest.importorskip("torch")
 
@@ -302,6 +303,8 @@ def test_the_process_survives(kind):
                 print("refused", error)
         one.close(); other.close(); master.interrupt()
     """
-    run = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120)
+    run = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=HANG_S
+    )
     assert run.returncode == 0, run.stderr
     assert run.stdout.count("refused") == 3, run.stdout

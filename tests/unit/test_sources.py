@@ -91,6 +91,9 @@ BAD = {
         "import pccl.integrations.ray",
         "'cli' must not import",
     ),
+    "c_api reaches around the public API": ("src/pccl/c_api/peers.py", "import pccl.net.thread", "'c_api' must not"),
+    "api imports c_api": ("src/pccl/api/communicator.py", "import pccl.c_api", "'api' must not import"),
+    "public names import c_api": ("src/pccl/__init__.py", "from pccl.c_api import calls", "'pccl' must not import"),
     "unknown layer": ("src/pccl/helpers/misc.py", "", "is in no layer"),
     # single importers
     "native imported elsewhere": (NET, "from pccl import _native", "only dataplane/native.py"),

@@ -61,6 +61,8 @@ def values(info: inspect.Type) -> st.SearchStrategy[Any]:
             return st.sampled_from(info.cls)
         case inspect.UnionType(types=(one, inspect.NoneType())):
             return st.none() | values(one)
+        case inspect.LiteralType():
+            return st.sampled_from(info.values)
         case inspect.BoolType():
             return st.booleans()
         case inspect.IntType():
@@ -95,6 +97,8 @@ def largest(info: inspect.Type, character: str) -> Any:
             return max(info.cls, key=lambda member: member.value)
         case inspect.UnionType(types=(one, inspect.NoneType())):
             return largest(one, character)
+        case inspect.LiteralType():
+            return max(info.values, key=len)
         case inspect.BoolType():
             return True
         case inspect.IntType():
@@ -127,6 +131,8 @@ def wrong(info: inspect.Type) -> Iterator[Any]:
         case inspect.EnumType():
             numbers = [member.value for member in info.cls]
             yield from (max(numbers) + 1, min(numbers) - 1)
+        case inspect.LiteralType():
+            yield from ("none of these", 1)
         case inspect.BoolType():
             yield 1
         case inspect.IntType():

@@ -44,6 +44,8 @@ def made(info: inspect.Type) -> Any:
             return next(iter(info.cls))
         case inspect.UnionType(types=types):
             return made(types[0])
+        case inspect.LiteralType():
+            return info.values[0]
         case inspect.BoolType():
             return True
         case inspect.IntType():
