@@ -3,6 +3,7 @@
 import argparse
 import sys
 import time
+from collections.abc import Callable
 
 from tests.simulation.runner import Verdict, kept_seeds, play, play_all, summary
 
@@ -18,6 +19,9 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=2000, help="how many seeds to play")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes to use")
+    parser.add_argument(
+        "--hostile", action="store_true", help="every seed has enemies: hostile peers, or token holders"
+    )
     parser.add_argument("--rewrite", action="store_true", help="write what the scenarios do now into their files")
     arguments = parser.parse_args()
     if arguments.rewrite:
@@ -26,24 +30,24 @@ def main() -> int:
         rewrite_all()
         return 0
     if arguments.seed is not None:
-        return _one(arguments.seed, arguments.trace, arguments.digest)
-    return _many(range(arguments.first, arguments.first + arguments.seeds), arguments.jobs)
+        show = print if arguments.trace else (lambda line: None) if arguments.digest else None
+        return _one(arguments.seed, show, arguments.digest, arguments.hostile)
+    return _many(range(arguments.first, arguments.first + arguments.seeds), arguments.jobs, arguments.hostile)
 
 
-def _one(seed: int, trace: bool, digest: bool) -> int:
-    show = print if trace else (lambda line: None) if digest else None
-    verdict = play(seed, show)
+def _one(seed: int, show: Callable[[str], object] | None, digest: bool, hostile: bool) -> int:
+    verdict = play(seed, show, hostile)
     print(
         verdict.digest if digest else verdict if verdict.failure else f"seed {seed}: {verdict.events} events, all well"
     )
     return bool(verdict.failure)
 
 
-def _many(seeds: range, jobs: int) -> int:
+def _many(seeds: range, jobs: int, hostile: bool) -> int:
     begun = time.monotonic()
     failures: list[Verdict] = []
     events = 0
-    for verdict in play_all([*kept_seeds(), *seeds], jobs):
+    for verdict in play_all([*(() if hostile else kept_seeds()), *seeds], jobs, hostile):
         events += verdict.events
         if verdict.failure:
             failures.append(verdict)

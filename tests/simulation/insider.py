@@ -14,6 +14,7 @@ from msgspec import structs
 from pccl.core.effects.peer_effects import SendMaster
 from pccl.core.effects.peer_events import FromMaster, PeerEvent
 from pccl.core.fields import Identity
+from pccl.core.messages.report import Agreed, ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
     Done,
@@ -21,6 +22,7 @@ from pccl.core.messages.to_master import (
     Join,
     Leave,
     LinkDown,
+    Resume,
     SyncState,
     ToMaster,
     VoteTopology,
@@ -50,6 +52,14 @@ class Trick(Enum):
     STALL = "as a candidate it sends nothing after its first message, and comes again when it was refused"
     USURP = "it brings a state of its own, to replace that of the others"
     CONTRADICT = "it calls collectives with parameters of its own"
+    INVENT = "it reports a run, an epoch, a ring, a state or numbers that never were to the next master"
+
+
+_DRAWN = [trick for trick in Trick if trick is not Trick.INVENT]
+"""Most have one or two of these. Inventing comes on top, by dice of its own, so that seeds stay the runs that they
+were; and only where masters have a secret: without one they believe what they are told."""
+
+_INVENTIONS = ("run", "epoch", "ring", "numbers", "links", "no ticket", "state")
 
 
 class Insider(HostileHost):
@@ -62,10 +72,15 @@ class Insider(HostileHost):
         super().__init__(theatre, identity, address, distance_s, draw_obedient(theatre.random))
         self._dice = Random(identity.peer)
         self.slowness_s = 0.0
-        self.tricks = frozenset(self._dice.sample(list(Trick), self._dice.choice((1, 1, 2))))
+        self.tricks = frozenset(self._dice.sample(_DRAWN, self._dice.choice((1, 1, 2))))
         if not theatre.plan.master_limits.undecided_s and self._dice.random() < 0.5:
             # All others can reach each other: whoever is put out for a link is put out by this one.
             self.tricks = frozenset((Trick.DENY,))
+        self._fantasy = Random(f"{identity.peer} invents")
+        self._invention = ""
+        """Of its present report."""
+        if theatre.plan.secured and self._fantasy.random() < 0.7:
+            self.tricks |= {Trick.INVENT}
 
     def plays(self, trick: Trick) -> bool:
         """Whether it does this now."""
@@ -93,6 +108,10 @@ class Insider(HostileHost):
         if Trick.STALL in self.tricks and not self.core.accepted and not isinstance(message, Join | Leave):
             return None
         match message:
+            case Resume() if Trick.INVENT in self.tricks:
+                return self._invent(message)
+            case ReportPart() if Trick.INVENT in self.tricks and self._invention == "ring" and message.ring:
+                return structs.replace(message, ring=(self.identity.peer,))
             case VoteTopology() | AskPending() | Initiate() | SyncState() if Trick.ABSTAIN in self.tricks:
                 return None if self.plays(Trick.ABSTAIN) else message
             case SyncState() if self.plays(Trick.USURP):
@@ -107,3 +126,23 @@ class Insider(HostileHost):
                     message, spec=structs.replace(message.spec, count=message.spec.count + 1), parcel=0
                 )
         return message
+
+    def _invent(self, resume: Resume) -> Resume:
+        """With the ticket that it has, as far as it fits."""
+        self._invention = self._fantasy.choice(_INVENTIONS)
+        had = structs.replace(resume.answered, last_number=2**62)
+        changes: dict[str, dict[str, Any]] = {
+            "run": {"run": "another", "global_size": 1000},
+            "epoch": {"epoch": resume.epoch + self._fantasy.choice((1, 1_000_000, 2**61))},
+            "ring": {},
+            "numbers": {"answered": had},
+            "links": {"last_link": 2**62},
+            "no ticket": {"ticket": None, "epoch": resume.epoch + 1},
+            "state": {"sync": structs.replace(resume.sync, agreed=self._better_state(resume))},
+        }
+        return structs.replace(resume, **changes[self._invention])
+
+    def _better_state(self, resume: Resume) -> Agreed:
+        """One of its own, with the ticket of the one that was agreed on, if there was one."""
+        had = resume.sync.agreed or Agreed(0, 0, bytes(16), bytes(16))
+        return structs.replace(had, attempt=resume.answered.last_number, revision=had.revision + 1)

@@ -84,6 +84,9 @@ def dial(host: "PeerHost", effect: Dial) -> None:
     if theatre.plan.secured and not host.hostile and not proved:
         raise Violation("lanes are proved", f"{host.name} dials {hello} without its key or with another pin")
     hello = structs.replace(hello, proof=effect.key)
+    meant = target is not None and target.identity.peer == hello.receiver and not (host.hostile or target.hostile)
+    if target is not None and meant and host.identity.lane_tls != target.identity.lane_tls:
+        raise Violation("lanes are alike", f"{host.name} dials {target.name}, which seals its lanes in another way")
     distance = host.distance_s + (target.distance_s if target is not None else 0.0)
     connection = Connection(theatre.network, distance)
     end = LaneEnd(host, hello, connection, 0)
@@ -172,6 +175,9 @@ def _arrived(end: LaneEnd, data: bytes) -> None:
 def accept(host: "PeerHost", effect: AcceptLane) -> None:
     """Say yes to an offer."""
     end = host.offers.pop(effect.offer)
+    if host.hostile and end.key in host.lanes:
+        end.close("refused")  # It dials under a number that it made up, of which its core knows nothing.
+        return
     if end.key != (effect.link, effect.lane) or end.key in host.lanes:
         raise Violation("one owner", f"{host.name} accepts {end.key} as lane {(effect.link, effect.lane)}")
     host.lanes[end.key] = end

@@ -190,6 +190,9 @@ class Ledger:
                 self._comes(event.connection, event.message)
             elif event.connection in self.known:
                 self._received(self.known[event.connection], event.message)
+        for known in self.known.values():
+            if known.away and self.linked(known, here=True):
+                known.doubted_at = -inf  # Another one still has a link to it: who said otherwise is refuted.
 
     def _comes(self, connection: int, first: Join | Resume) -> None:
         known = Known(connection, first)
@@ -288,9 +291,10 @@ class Ledger:
         before.doubted_at = -inf
         self.known[connection] = before
 
-    def linked(self, known: Known) -> bool:
-        """Somebody on the roster has a link to it that stands."""
+    def linked(self, known: Known, *, here: bool = False) -> bool:
+        """Somebody on the roster has a link to it that stands; if `here`, somebody with a connection."""
         others = [other for other in self.known.values() if other is not known and (other.topology or other.told)]
+        others = [other for other in others if not (here and other.away)]
         return any(number in other.up for other in others for number in known.up)
 
     def _sent(self, known: Known, message: ToPeer) -> None:

@@ -4,14 +4,15 @@ Owns what the driver of a real master owns, and lets the checkers see what goes 
 """
 
 import functools
+import hmac
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
 from pccl.core.effects.both import Note
 from pccl.core.effects.master import Close, Closed, DialBack, DialledBack, MasterEffect, MasterEvent, Received, Send
-from pccl.core.master.links import no_keys
 from pccl.core.master.master import Master
+from pccl.core.master.tickets import NO_KEYS, Keys
 from pccl.core.messages.to_peer import Resumed, Topology
 from pccl.wire.codec import decode_to_master, encode
 from pccl.wire.framing import TO_MASTER_FRAME_MAX, FrameReader, frame
@@ -30,13 +31,18 @@ NOTICED_S = 12.0
 RUN = "simulation"
 
 
+def sign(statement: bytes) -> bytes:
+    """By the secret that all masters of a secured run have, and no peer."""
+    return hmac.digest(b"of masters alone", statement, "sha256")[:16]
+
+
 class MasterHost(Host):
     """One master of a run; the next one knows nothing of it."""
 
     def __init__(self, theatre: "Theatre", number: int) -> None:
         run = RUN if number == 0 else f"{RUN}-{number}"
-        link_keys = functools.partial(lanes.key_of, run) if theatre.plan.secured else no_keys
-        self.core = Master(run, theatre.plan.master_limits, follows=number > 0, link_keys=link_keys)
+        keys = Keys(functools.partial(lanes.key_of, run), sign) if theatre.plan.secured else NO_KEYS
+        self.core = Master(run, theatre.plan.master_limits, follows=number > 0, keys=keys)
         # A run that begins anew counts from one again; what looks on here knows attempts by their numbers alone.
         self.core.roster.number = number * 1_000_000
         super().__init__(theatre.scheduler, self.core, "master")

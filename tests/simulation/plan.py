@@ -66,6 +66,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Peers that fetch the shared state before they join."""
     secured: bool
     """Links have keys, and peers pins: a lane is offered to a core only if its hello proves the key."""
+    unlike: float
+    """Probability that a peer of such a run leaves its lanes in the clear, and others do not."""
     observers: int
     """Programs that ask the master for its status, again and again."""
     operators: int
@@ -140,6 +142,8 @@ def draw(random: Random) -> Plan:
     limits = structs.replace(plan.master_limits, undecided_s=plan.master_limits.silence_s if lasting else 0.0)
     plan = structs.replace(plan, master_limits=limits)
     plan = structs.replace(plan, secured=Random(random.getstate()[1][0] + 9).random() < 0.5)
+    if plan.secured:
+        plan = structs.replace(plan, unlike=Random(random.getstate()[1][0] + 10).choice((0.0, 0.0, 0.0, 0.1, 0.4)))
     if plan.strays and plan.faults and aside.random() < 0.35:
         # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
         plan = structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
@@ -148,6 +152,18 @@ def draw(random: Random) -> Plan:
     if {"cut_control", "crash_master"} & plan.faults.keys() and aside.random() < 0.3:
         return structs.replace(plan, faults={**plan.faults, "late_bytes": 1.5})
     return plan
+
+
+def draw_hostile(random: Random) -> Plan:
+    """The plan of the same seed, with at least one enemy: of those who keep no rule, or of those who have a token."""
+    plan = draw(random)
+    if plan.enemies:
+        return plan
+    aside = Random(random.getstate()[1][0] + 11)
+    if aside.random() < 0.4:
+        return structs.replace(plan, insiders=aside.choice((1, 1, 2, 3)))
+    # A hostile candidate must be seen to hold nobody up, as in `_troubled`.
+    return structs.replace(plan, hostile=aside.choice((1, 1, 2, 3)), safety_s=aside.choice((60.0, 150.0, 400.0)))
 
 
 _LASTING = {"block_pair", "part_peers", "lose_lane"}
@@ -209,6 +225,7 @@ def _troubled(random: Random) -> Plan:
         timeouts=0.0,
         visitors=0,
         secured=False,
+        unlike=0.0,
         observers=0,
         operators=0,
         strays=random.choice((0.0, 0.0, 0.0, 0.1)),
@@ -256,6 +273,7 @@ def by_hand() -> Plan:
         timeouts=0.0,
         visitors=0,
         secured=False,
+        unlike=0.0,
         observers=0,
         operators=0,
         strays=1.0,

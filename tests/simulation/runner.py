@@ -4,13 +4,14 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from random import Random
 
 from msgspec import Struct
 
-from tests.simulation.plan import draw
+from tests.simulation.plan import draw, draw_hostile
 from tests.simulation.theatre import Theatre
 from tests.simulation.trace import Trace
 from tests.simulation.violation import Violation
@@ -36,14 +37,14 @@ class Verdict(Struct, frozen=True):
         return f"{self.name}: {self.failure}\n  replay: python -m {replay} {self.name} --trace"
 
 
-def play(seed: int, show: Callable[[str], object] | None = None) -> Verdict:
-    """Play one seed."""
+def play(seed: int, show: Callable[[str], object] | None = None, hostile: bool = False) -> Verdict:
+    """Play one seed; with enemies in any case, if that is wanted."""
     random = Random(seed)
     trace = Trace(show)
-    theatre = Theatre(draw(random), random, trace)
+    theatre = Theatre(draw_hostile(random) if hostile else draw(random), random, trace)
     if show is not None:
         show(f"seed {seed}: {theatre.plan}")
-    return verdict_of(str(seed), theatre, theatre.play)
+    return verdict_of(f"{seed} --hostile" if hostile else f"{seed}", theatre, theatre.play)
 
 
 def verdict_of(name: str, theatre: Theatre, play: Callable[[], object]) -> Verdict:
@@ -59,18 +60,19 @@ def verdict_of(name: str, theatre: Theatre, play: Callable[[], object]) -> Verdi
     return Verdict(name, checker, failure, theatre.trace.digest(), theatre.scheduler.steps)
 
 
-def play_all(seeds: Iterable[int], jobs: int) -> Iterator[Verdict]:
+def play_all(seeds: Iterable[int], jobs: int, hostile: bool = False) -> Iterator[Verdict]:
     """Play many seeds on several cores, in order."""
+    play_some = partial(_play_some, hostile)
     if jobs == 1:
-        yield from map(play, seeds)
+        yield from play_some(seeds)
         return
     with ProcessPoolExecutor(jobs) as pool:
-        for verdicts in pool.map(_play_some, _chunks(seeds)):
+        for verdicts in pool.map(play_some, _chunks(seeds)):
             yield from verdicts
 
 
-def _play_some(seeds: list[int]) -> list[Verdict]:
-    return [play(seed) for seed in seeds]
+def _play_some(hostile: bool, seeds: Iterable[int]) -> list[Verdict]:
+    return [play(seed, hostile=hostile) for seed in seeds]
 
 
 def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:

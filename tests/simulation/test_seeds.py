@@ -18,6 +18,21 @@ def test_seeds(first: int) -> None:
     assert not failures, "\n".join(map(str, failures[:5]))
 
 
+@pytest.mark.parametrize("first", range(0, SEEDS.stop // 20, SEEDS.step))
+def test_hostile_seeds(first: int) -> None:
+    """A sample of `make hostile`."""
+    failures = [verdict for seed in range(first, first + SEEDS.step) if (verdict := play(seed, hostile=True)).failure]
+    assert not failures, "\n".join(map(str, failures[:5]))
+
+
+@pytest.mark.parametrize("seed", [531, 5696])
+def test_kept_hostile_seed(seed: int) -> None:
+    """531, the protocol's: a member was put out for keeping one waiting that was put out for its silence in the same
+    moment. 5696, the simulator's: a hostile peer dialled under a number of which its core knew nothing."""
+    verdict = play(seed, hostile=True)
+    assert not verdict.failure, str(verdict)
+
+
 @pytest.mark.parametrize("seed", kept_seeds())
 def test_kept_seed(seed: int) -> None:
     verdict = play(seed)

@@ -229,10 +229,10 @@ class Theatre:
         host, port = address or (f"10.0.{number // 256}.{number % 256}", 40_000)
         announced = host if self.random.random() < 0.5 else ""
         label = Label(draw_name(kind, number), "sim", number, "0", f"of{number}")
-        pin = lanes.pin_of(peer) if self.plan.secured else b""
-        identity = Identity(
-            peer, group, announced, port, self.plan.lanes[group], secret=f"of {peer}", label=label, pin=pin
-        )
+        identity = Identity(peer, group, announced, port, self.plan.lanes[group], secret=f"of {peer}", label=label)
+        if self.plan.secured:
+            clear = Random(peer).random() < self.plan.unlike
+            identity = structs.replace(identity, pin=lanes.pin_of(peer), lane_tls="off" if clear else "on")
         return identity, (host, port)
 
     def _distance(self) -> float:

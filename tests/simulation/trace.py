@@ -36,7 +36,7 @@ def tell(value: Any) -> str:
         inner = " ".join(
             f"{name}={tell(field)}"
             for name, field in fields
-            if name not in ("label", "digest") and field not in ("", (), b"")
+            if name not in ("label", "digest", "ticket") and field not in ("", (), b"")
         )
         return f"{type(value).__name__}({inner})"
     if isinstance(value, tuple):

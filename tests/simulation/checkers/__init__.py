@@ -8,7 +8,7 @@ from tests.simulation.checkers.membership import NobodyWaitsForTheDead, NoInnoce
 from tests.simulation.checkers.names import SentencesHaveNames
 from tests.simulation.checkers.observers import ObserversStayOutside
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
-from tests.simulation.checkers.recovery import KicksAreJust, NoGaps, OneLog
+from tests.simulation.checkers.recovery import KicksAreJust, NoGaps, NothingInvented, OneLog
 from tests.simulation.checkers.rights import OnlyOperatorsKick, VotesAreLimited
 from tests.simulation.checkers.rings import FreshSizes, OneRing
 from tests.simulation.checkers.states import HighestWins, NobodyUsurps, OneState, OneStrategy, SourcesHold
@@ -34,6 +34,7 @@ ALL: tuple[type[Checker], ...] = (
     KicksAreJust,
     OneLog,
     NoGaps,
+    NothingInvented,
     NobodyWaitsForTheDead,
     RingsStand,
     VisitorsStayOutside,
@@ -52,6 +53,7 @@ NAMES = (
     "farewell",
     "deadlines",
     "nothing is lost",
+    "lanes are alike",
     "parcels come",
     "served state",
 )

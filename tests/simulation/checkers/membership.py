@@ -31,6 +31,8 @@ class NoInnocentLost(Checker):
             return
         if message.kind is KickKind.VOTELESS:
             return  # A person took its time, and there is a limit on that: see `VotesAreLimited`.
+        if message.kind is KickKind.LANES and self._seal_in_different_ways(self.theatre.named_in(message.reason)):
+            return
         if self.theatre.given_up(known):
             return  # Nobody hears it: the master stood still, and reads only now that the peer has dialled again.
         if self.theatre.conspiracy and message.kind is KickKind.OTHER_RUN:
@@ -39,7 +41,7 @@ class NoInnocentLost(Checker):
             self._displaced.add(known.run)
         if known.run in self._displaced:
             return  # It began a run at a master whose earlier one was not back yet.
-        if self._noticed_late(host, message.kind) or self._impersonated(known):
+        if self._noticed_late(host, message.kind) or self._impersonated(known) or self._worn_out(known, host, message):
             return
         if message.kind in (KickKind.LATE, KickKind.OTHER_RUN) and host.identity.peer in self.ledger.unlinked:
             return  # Its connection broke, and somebody said that the last link to it did, too.
@@ -51,6 +53,11 @@ class NoInnocentLost(Checker):
             raise self.fail(f"the refusal of {host.name} does not name the pair: {message.reason}")
         if self._has_a_place(known, host):
             raise self.fail(f"{host.name} is {how} and has a place in a ring, and is kicked: {message.reason}")
+
+    def _seal_in_different_ways(self, named: set[PeerId]) -> bool:
+        hosts = [host for host in self.theatre.hosts_by_name.values() if host.identity.peer in named]
+        hostile = any(host.hostile for host in hosts)  # It may join as another than it is.
+        return len(hosts) == 2 and (hostile or len({host.identity.lane_tls for host in hosts}) == 2)
 
     def _coming_back(self) -> set[str]:
         """Runs that peers report which are not on the roster."""
@@ -69,6 +76,12 @@ class NoInnocentLost(Checker):
         """A hostile peer came with its id while it had no connection. Candidates have nothing to lose but that."""
         namesakes = [each for each in self.ledger.known.values() if each.peer == known.peer and self._hostile(each)]
         return known.topology is None and bool(namesakes)
+
+    def _worn_out(self, known: Known, host: "PeerHost", kick: Kick) -> bool:
+        """A candidate that takes a tenth of a second for each event, and that a hostile neighbour keeps dialling."""
+        group = [each for each in self.ledger.known.values() if each.group == known.group]
+        silent = kick.kind is KickKind.SILENT and known.topology is None
+        return silent and host.slowness_s >= 0.1 and any(map(self._hostile, group))
 
     def _hostile_rival(self, known: Known, named: set[PeerId]) -> bool:
         """Whether it lost its place to a hostile peer, of which the master cannot know which of the two lies.

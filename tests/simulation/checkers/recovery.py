@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from pccl.core.effects.master import MasterEvent, Received
 from pccl.core.messages.report import ReportPart
 from pccl.core.messages.to_master import Join, Leave, Resume, ToMaster
-from pccl.core.messages.to_peer import Kick, Resumed, ToPeer, Welcome
+from pccl.core.messages.to_peer import Kick, Resumed, Synced, ToPeer, Topology, Welcome
 from pccl.core.session import UNCOUNTED
 from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
@@ -186,3 +186,60 @@ class NoGaps(Checker):
         if told is not None and told[received : received + 1] != [message]:
             raise self.fail(f"{host.name} receives {message} as number {received + 1}, of {len(told)} that were sent")
         self._received[host.name] = message.master if isinstance(message, Welcome) else master, received + 1
+
+
+class NothingInvented(Checker):
+    """Where masters have a secret, they take a peer back only by a report of a run, an epoch and a ring that one of
+    them has sent to that peer's group, of a state that was agreed on, and of numbers that can have followed."""
+
+    name = "nothing invented"
+
+    def __init__(self, theatre: "Theatre") -> None:
+        super().__init__(theatre)
+        self._runs: dict[PeerId, str] = {}
+        """In which each peer is, as far as masters have said."""
+        self._said: dict[tuple[str, int, int, int, tuple[PeerId, ...]], None] = {}
+        """Run, group, epoch, size and ring."""
+        self._states: dict[tuple[int, int, int], None] = {}
+        """Group, attempt and revision."""
+        self._reports: dict[int, tuple[Resume, tuple[PeerId, ...]]] = {}
+        """By connection, as far as they have come."""
+        self._complete: dict[tuple[int, PeerId], list[tuple[Resume, tuple[PeerId, ...]]]] = {}
+        """By master and peer, all of them: a peer whose connection breaks while its master gathers sends another."""
+
+    def master_handles(self, event: MasterEvent) -> None:
+        if isinstance(event, Received) and isinstance(event.message, Resume):
+            self._reports[event.connection] = event.message, ()
+        if isinstance(event, Received) and isinstance(event.message, ReportPart):
+            resume, ring = self._reports.get(event.connection, (None, ()))
+            if resume is not None:
+                self._reports[event.connection] = report = resume, ring + event.message.ring
+                if event.message.last:
+                    self._complete.setdefault((self.theatre.master.number, resume.me.peer), []).append(report)
+
+    def master_sends(self, known: Known, message: ToPeer) -> None:
+        match message:
+            case Welcome(run=run):
+                self._runs[known.peer] = run
+            case Topology(epoch=epoch, ring=ring, global_size=size):
+                self._said[self._runs[known.peer], known.group, epoch, size, ring] = None
+            case Synced(attempt=attempt, revision=revision):
+                self._states[known.group, attempt, revision] = None
+            case Resumed():
+                self._check(known)
+
+    def _check(self, known: Known) -> None:
+        reports = self._complete.pop((self.theatre.master.number, known.peer))
+        if self.theatre.plan.secured and not any(self._is_true(known.group, *report) for report in reports):
+            raise self.fail(f"a master believes {known.peer[:8]} what no master has ever said: {reports}")
+        self._runs[known.peer] = reports[0][0].run
+
+    def _is_true(self, group: int, resume: Resume, ring: tuple[PeerId, ...]) -> bool:
+        agreed = resume.sync.agreed
+        state_is = agreed is None or (group, agreed.attempt, agreed.revision) in self._states
+        numbers_are = max(resume.answered.last_number, resume.last_link) < NUMBERS_MAX
+        return state_is and numbers_are and (resume.run, group, resume.epoch, resume.global_size, ring) in self._said
+
+
+NUMBERS_MAX = 2**60
+"""More than masters give in a thousand restarts."""

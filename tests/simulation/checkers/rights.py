@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from pccl.core.effects.both import Note
 from pccl.core.effects.master import Close, MasterEffect, MasterEvent, Received, Send
 from pccl.core.fields import KickKind
 from pccl.core.messages.observers import KickPeer, PeerKicked
@@ -34,10 +33,17 @@ class OnlyOperatorsKick(Checker):
         if Rights.OPERATE in event.rights and kicked:
             self._meant = PeerId(kicked[0])
             return
-        for effect in effects:
-            concerned = {Send: getattr(effect, "connections", ()), Close: (getattr(effect, "connection", 0),)}
-            if not isinstance(effect, Note) and set(concerned[type(effect)]) != {event.connection}:
-                raise self.fail(f"somebody who may not kick, or meant nobody, makes the master do {effect}")
+        if kicked:
+            raise self.fail(f"{kicked[0][:8]} is put out by somebody who may not kick")
+        self._nobody_goes(event.connection, effects)
+
+    def _nobody_goes(self, asker: int, effects: list[MasterEffect]) -> None:
+        """But for reasons of the master's own, which were due just now."""
+        sent = [effect for effect in effects if isinstance(effect, Send) and isinstance(effect.message, Kick)]
+        reasons = {connection for effect in sent for connection in effect.connections}
+        gone = {effect.connection for effect in effects if isinstance(effect, Close)} - reasons - {asker}
+        if any(not self.ledger.known[connection].away for connection in gone if connection in self.ledger.known):
+            raise self.fail(f"somebody who may not kick, or meant nobody, makes the master close {sorted(gone)}")
 
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if isinstance(message, Kick) and message.kind is KickKind.OPERATOR:

@@ -1,5 +1,6 @@
 """Whoever is told that it is in sync holds what everybody else does, and nothing older than what was to be had."""
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pccl.core.effects.peer_effects import Answer, InSync
@@ -93,7 +94,7 @@ class OneStrategy(Checker):
 
 class NobodyUsurps(Checker):
     """Once a group has agreed, its peers do not pull what one without the right brings, while any of them holds what
-    was agreed on or more."""
+    was agreed on or more. Several of them that bring the same are the most, and win as the most do."""
 
     name = "nobody usurps"
 
@@ -101,6 +102,8 @@ class NobodyUsurps(Checker):
         super().__init__(theatre)
         self._agreed: dict[int, int] = {}
         """By group, what was agreed on before the present event."""
+        self._now_agreed: dict[int, int] = {}
+        """The same, in the present event."""
         self._elected: dict[int, bytes] = {}
         """By attempt, what is pulled in it."""
         self._contents: dict[int, bytes] = {}
@@ -109,6 +112,7 @@ class NobodyUsurps(Checker):
     def master_sends(self, known: Known, message: ToPeer) -> None:
         if isinstance(message, Synced) and known.claim is not None:
             self._contents[known.group] = self._elected.get(message.attempt, known.claim.content)
+            self._now_agreed[known.group] = message.revision
         if isinstance(message, StartSync):
             self._elected[message.attempt] = message.content
         if not isinstance(message, StartSync) or not message.pull or known.visits or known.group not in self._agreed:
@@ -118,18 +122,24 @@ class NobodyUsurps(Checker):
         offers = [each.claim for each in proved if each.claim is not None and not _receives(each.claim)]
         recent = [claim for claim in offers if claim.revision >= self._agreed[known.group]]
         allowed = {self._contents.get(known.group), *(claim.content for claim in recent)}
-        if recent and message.content not in allowed:
+        if recent and message.content not in allowed and not self._are_most(message, voters, offers):
             raise self.fail(f"{known.peer[:8]} shall pull what no peer offers that may bring a state")
+
+    @staticmethod
+    def _are_most(message: StartSync, voters: list[Known], offers: list[SyncState]) -> bool:
+        """More voters bring this than hold any state that one with the right brings, at the same revision."""
+        claims = [each.claim for each in voters if each.claim is not None and not _receives(each.claim)]
+        votes = Counter(claim.content for claim in claims if claim.revision == message.revision)
+        rivals = [votes[claim.content] for claim in offers if claim.revision == message.revision]
+        return votes[message.content] > max(rivals, default=1)
 
     def master_handled(self, event: object) -> None:
         groups = {each.group for each in self.ledger.accepted()}
-        self._agreed = {group: revision for group, revision in self._agreed.items() if group in groups}
+        agreed = self._agreed | self._now_agreed
+        self._agreed = {group: revision for group, revision in agreed.items() if group in groups}
+        self._now_agreed = {}
         if self.ledger.reunited:
             self._agreed = {}
-
-    def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
-        if isinstance(answer, InSync):
-            self._agreed[host.identity.group] = answer.revision
 
 
 class HighestWins(Checker):

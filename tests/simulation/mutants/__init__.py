@@ -36,4 +36,5 @@ def hunt(name: str, plays_max: int = SEEDS_MAX) -> tuple[int, Verdict | None]:
 def _plays(mutant: Mutant, plays_max: int) -> Iterator[Verdict]:
     if mutant.aimed:
         return map(aimed.play, aimed.sample(plays_max, 0, (mutant.aimed,)))
-    return map(play, range(mutant.first, mutant.first + plays_max))
+    seeds = range(mutant.first, mutant.first + plays_max)
+    return (play(seed, hostile=mutant.hostile) for seed in seeds)

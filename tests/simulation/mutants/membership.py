@@ -6,6 +6,7 @@ from unittest.mock import PropertyMock, patch
 from msgspec import structs
 
 from pccl.core.master.admission import Admission
+from pccl.core.master.candidates import Candidates
 from pccl.core.master.link import LinkStage
 from pccl.core.master.links import Links
 from pccl.core.master.liveness import Liveness
@@ -62,6 +63,10 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
             lambda self, ends: self._roster.younger(ends).peer,
             first=300,
         ),
+    ),
+    "link peers that seal their lanes in different ways": (
+        Mutant("they are refused when they join", Candidates, "other_lanes", lambda self, me: None),
+        Mutant("or when a run begins with them", Candidates, "_why_odd", lambda self, member, example: None),
     ),
     "kick for anybody": (Mutant("operators have a right", Operators, "kick", _kick_for_anybody),),
     "wait for a vote for ever": (Mutant("there may be a limit", Liveness, "voteless", lambda self, waits, now: []),),

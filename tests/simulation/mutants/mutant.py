@@ -17,6 +17,8 @@ class Mutant(Struct, frozen=True):
     broken: Any
     first: int = 0
     """The seed to begin with: some rules matter only in one play of hundreds."""
+    hostile: bool = False
+    """Its seeds are played with enemies in each."""
     aimed: str = ""
     """Aimed schedules of this family are played instead of seeds: no seed in hundreds has the luck."""
 

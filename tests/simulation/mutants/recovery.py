@@ -12,6 +12,7 @@ from pccl.core.master.recovery.away import Away
 from pccl.core.master.recovery.census import Census
 from pccl.core.master.recovery.gathering import Gathering
 from pccl.core.master.sync import Syncs
+from pccl.core.master.tickets import Tickets
 from pccl.core.messages.report import TransferReport
 from pccl.core.messages.to_peer import RefusedSync, Resumed
 from pccl.core.peer.masters import Masters
@@ -176,6 +177,12 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "wait for the dead": (
         Mutant("who has no link left is dead", Away, "_deadline", lambda self, away: away.since + 1e6),
+    ),
+    "believe what no master has signed": (
+        Mutant("a report has a ticket", Tickets, "objection", lambda self, resume: ""),
+    ),
+    "believe another ring than the signed one": (
+        Mutant("a ticket is of one ring", Tickets, "names", lambda self, ticket, ring: True, first=800, hostile=True),
     ),
     "look for a master for ever": (Mutant("calls end when none comes", Masters, "over", lambda self, now: False),),
 }
