@@ -16,6 +16,7 @@ from pathlib import Path
 from tests.stress.drill import Drill
 from tests.stress.fleet import Fleet
 from tests.stress.options import Options
+from tests.stress.secrecy import Secrecy
 from tests.stress.show import Show
 
 BOUND_S = 15.0
@@ -41,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--stop", action="store_true", help="also stop peers (SIGSTOP), for a while or for too long")
     parser.add_argument("--cut", action="store_true", help="also cut connections: resets, stalls, black holes")
     parser.add_argument("--master", action="store_true", help="also kill the master, and start another in its place")
+    parser.add_argument("--secret", action="store_true", help="all of it behind a token, with sealed lanes")
     parser.add_argument("--seed", type=int, help="of faults and calls; drawn if not given")
     parser.add_argument(
         "--silence", type=float, default=SILENCE_S, metavar="S", help="the master's limit (%(default)s)"
@@ -72,6 +74,7 @@ def main() -> int:
         stop=chosen.stop,
         cut=chosen.cut,
         master=chosen.master,
+        secrecy=Secrecy.make(logs) if chosen.secret else None,
     )
     show = Show(sys.stdout)
     # After SIGTERM, for example from `timeout`, our processes must end too, and the report is still printed.
@@ -109,5 +112,5 @@ def replay(chosen: argparse.Namespace, seed: int) -> str:
     words += ["--kills", f"{chosen.kills}"] if chosen.kills is not None else ["--minutes", f"{chosen.minutes:g}"]
     words += ["--kill-every", "{:g}-{:g}".format(*chosen.kill_every), "--silence", f"{chosen.silence:g}"]
     words += ["--bound", f"{chosen.bound:g}", *(["--stop"] if chosen.stop else [])]
-    words += [f"--{name}" for name in ("cut", "master") if getattr(chosen, name)]
+    words += [f"--{name}" for name in ("cut", "master", "secret") if getattr(chosen, name)]
     return shlex.join(words)

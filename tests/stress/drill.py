@@ -64,7 +64,8 @@ class Drill:
             self.interrupted = True
         except NoNetwork as error:
             self.referee.break_off(str(error), error.log)
-        self.referee.read_logs(self.fleet.logs)
+        secrecy = self.options.secrecy
+        self.referee.read_logs(self.fleet.logs, secrecy.hidden if secrecy else ())
 
     def _conduct(self) -> None:
         for _ in range(self.options.peers + SPARES):

@@ -26,6 +26,9 @@ SILENT = ("black hole", "half-open")
 """Cuts of which one end or both learn nothing until the limits on silence tell them. From all others a peer comes back
 to its place."""
 
+JOIN_ADDRESS = "peers join at:"
+"""What a master prints for its user, the token with it: it is no log."""
+
 STACKS_S = 5.0
 """Time for all processes to write the stacks of their threads; on a busy machine the slowest may miss it."""
 
@@ -195,7 +198,7 @@ class Fleet:
 
     def _note(self, lines: list[str]) -> None:
         with self.master.log.open("a") as log:
-            log.writelines(f"{line}\n" for line in lines)
+            log.writelines(f"{line}\n" for line in lines if not line.startswith(JOIN_ADDRESS))
 
     def _hear_network(self) -> None:
         if self._network is None:

@@ -6,6 +6,7 @@ Owns no behaviour: the other modules read it.
 from dataclasses import dataclass
 
 from pccl.core.limits import MasterLimits
+from tests.stress.secrecy import Secrecy
 
 MASTER_AWAY_S = (0.1, 3.0)
 """From the death of a master to the start of the next one: a supervisor that is there at once, and a slow one."""
@@ -31,6 +32,8 @@ class Options:
     cut: bool = False
     master: bool = False
     """Kill the master too."""
+    secrecy: Secrecy | None = None
+    """All of it behind a token, with sealed lanes."""
 
     @property
     def stall_s(self) -> float:
@@ -53,8 +56,10 @@ class Options:
 
     @property
     def master_settings(self) -> dict[str, str]:
-        return {"PCCL_SILENCE_S": str(self.silence_s)}
+        secret = self.secrecy.master_settings if self.secrecy else {}
+        return {"PCCL_SILENCE_S": str(self.silence_s), **secret}
 
     @property
     def peer_settings(self) -> dict[str, str]:
-        return {"PCCL_LOG_LEVEL": "INFO", **({"PCCL_STALL_S": str(self.stall_s)} if self.cut else {})}
+        token = self.secrecy.peer_settings if self.secrecy else {}
+        return {"PCCL_LOG_LEVEL": "INFO", **token, **({"PCCL_STALL_S": str(self.stall_s)} if self.cut else {})}

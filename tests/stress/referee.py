@@ -63,12 +63,15 @@ class Referee:
         """Something that must not happen has happened."""
         self.broken.append(f"{what}\n    see {log}")
 
-    def read_logs(self, logs: Path) -> None:
-        """An error in a thread or task that no call waits for is in the logs and nowhere else."""
+    def read_logs(self, logs: Path, hidden: tuple[str, ...] = ()) -> None:
+        """An error in a thread or task that no call waits for is in the logs and nowhere else. What is hidden is in
+        none of them."""
         if self.broken:
             return  # Where to look is known, and there are tracebacks of what broke.
         for log in sorted(logs.glob("*.log")):
             lines = log.read_text(errors="replace").splitlines()
+            if any(each in line for line in lines for each in hidden):
+                self.break_off(f"{log.stem} has logged a token or a secret", log)
             found = [number for number, line in enumerate(lines, start=1) if any(sign in line for sign in SIGNS)]
             if found:
                 self.break_off(f"{log.stem} logged an error in line {found[0]}: {lines[found[0] - 1][:200]}", log)

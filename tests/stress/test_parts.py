@@ -16,6 +16,7 @@ from tests.stress.fleet import Fleet
 from tests.stress.options import Options
 from tests.stress.parity import Parity
 from tests.stress.referee import Referee
+from tests.stress.secrecy import Secrecy
 from tests.stress.show import Lines, PlainTable, RichTable, choose_painter
 from tests.stress.values import Tensor, Wrong
 
@@ -216,6 +217,20 @@ def test_masters_that_are_killed_one_after_the_other_prolong_a_wait():
     assert len(referee.broken) == 2
 
 
+def test_a_log_with_a_token_in_it_breaks_the_drill(tmp_path):
+    secrecy = Secrecy.make(tmp_path)
+    assert Secrecy.make(tmp_path) == secrecy, "a master that is started again has the same"
+    (tmp_path / "peer-1.log").write_text("a line\nall is well\n")
+    referee = Referee(bound_s=4.0)
+    referee.read_logs(tmp_path, secrecy.hidden)
+    assert referee.broken == []
+    for hidden in secrecy.hidden:
+        (tmp_path / "peer-1.log").write_text(f"it dials pccl://127.0.0.1:1#{hidden} again\n")
+        referee = Referee(bound_s=4.0)
+        referee.read_logs(tmp_path, secrecy.hidden)
+        assert "has logged a token or a secret" in referee.broken[0]
+
+
 def options(**wishes):
     usual = {"peers": 4, "seconds": 1.0, "kills": None, "kill_every": (0.2, 1.0), "silence_s": 4.0, "bound_s": 15.0}
     return Options(**{**usual, "seed": 1, **wishes})
@@ -252,9 +267,10 @@ def test_a_broken_drill_names_the_command_that_replays_it():
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     chosen = parser.parse_args(["--peers", "5", "--kills", "9", "--kill-every", "0.1-2", "--stop", "--cut", "--master"])
+    chosen.secret = True
     assert replay(chosen, 77) == (
         "python -m tests.stress --peers 5 --seed 77 --kills 9 --kill-every 0.1-2 --silence 4 --bound 15 "
-        "--stop --cut --master"
+        "--stop --cut --master --secret"
     )
     assert vars(parser.parse_args(replay(chosen, 77).split()[3:])) == {**vars(chosen), "seed": 77}
 
