@@ -30,8 +30,8 @@ from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.observers import AskStatus
 from pccl.core.messages.to_master import Join, LinkUp, ToMaster, VoteTopology
 from pccl.core.messages.to_peer import Topology, TopologyUpdated, Welcome, Wire
-from pccl.net.connection import PeerEnd
 from pccl.net.observing import ask
+from pccl.net.peer_end import PeerEnd
 from pccl.wire.codec import decode_to_peer, encode
 
 JOIN_TIMEOUT_S = 60.0

@@ -134,6 +134,13 @@ def test_a_wrong_announce(master):
     assert place in what
 
 
+def test_an_announced_address_that_the_master_cannot_try(master):
+    """Of another gateway, say: it may be right, so it is a warning, and the port there is not looked for here."""
+    found = doctor(master.address, PCCL_ANNOUNCE="203.0.113.9:40000")
+    assert "203.0.113.9" in the_one(found, "announce", "warn")
+    assert found[1] == 0
+
+
 def test_a_right_announce_of_a_run_with_a_token(tmp_path):
     with MasterNode("127.0.0.1:0", secret=tmp_path / "master.secret") as guarded:
         address = f"pccl://127.0.0.1:{guarded.port}#{guarded.token}"

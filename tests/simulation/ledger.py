@@ -249,7 +249,7 @@ class Ledger:
         known.ring += tuple(PeerId(peer) for peer in recall.ring)
         known.links |= {link.number: link for link in recall.links}
         known.up |= {link.number for link in recall.links}
-        for run in recall.runs:
+        for run in recall.attempts:
             known.initiated[run.tag] = run.spec
             if run.attempt in self.attempts and run.over:
                 self.attempts[run.attempt].reports[known.peer] = not run.cause

@@ -124,7 +124,7 @@ class MasterHost(Host):
         self._witness(effect)
         (number,) = effect.connections
         if effect.again:
-            self._tell("master_repeats", self.known[number], effect.message)
+            self._tell("master_sends_again", self.known[number], effect.message)
         connection = self._connections.get(number)
         if connection is not None:
             connection.send(1, frame(encode(effect.message)))

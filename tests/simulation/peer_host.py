@@ -223,7 +223,7 @@ class PeerHost(Host):
             theatre.trace.line(self.scheduler.now, self.name, f"    → {tell(effect)}")
         match effect:
             case SendMaster(message, again):
-                theatre.audience.tell("peer_repeats" if again else "peer_sends", self, message)
+                theatre.audience.tell("peer_sends_again" if again else "peer_sends", self, message)
                 self._send(message)
             case Resolve(call, answer):
                 self._open.discard(call)

@@ -116,7 +116,7 @@ class Recorder(Checker):
             told = _links(message) if isinstance(message, Wire) else tell(message)
             self.lines.append(f"{self.theatre.master.name} → {known.peer}: {told}")
 
-    def master_repeats(self, known: Known, message: ToPeer) -> None:
+    def master_sends_again(self, known: Known, message: ToPeer) -> None:
         again = "" if isinstance(message, Resumed) else " again"
         self.lines.append(f"{self.theatre.master.name} → {known.peer}{again}: {tell(message)}")
 
@@ -124,7 +124,7 @@ class Recorder(Checker):
         if not isinstance(message, Ping | Pong):
             self.lines.append(f"{host.name} → master: {tell(message)}")
 
-    def peer_repeats(self, host: PeerHost, message: ToMaster) -> None:
+    def peer_sends_again(self, host: PeerHost, message: ToMaster) -> None:
         self.lines.append(f"{host.name} → master again: {tell(message)}")
 
     def run_started(self, part: Part) -> None:

@@ -66,7 +66,7 @@ class Stage:
     def come_back(self, connection: int, peer: str, *runs: AttemptReport, **facts: object) -> None:
         ring = facts.pop("ring", RING)
         outcomes = ReportPart(committed=facts.pop("committed", ()), aborted=facts.pop("aborted", ()))  # type: ignore[arg-type]
-        recalls = (ReportPart(ring=ring), ReportPart(runs=runs), outcomes, ReportPart(last=True))  # type: ignore[arg-type]
+        recalls = (ReportPart(ring=ring), ReportPart(attempts=runs), outcomes, ReportPart(last=True))  # type: ignore[arg-type]
         self.send(connection, resume(peer, **facts), *recalls)
 
     def wait(self, seconds: float) -> None:

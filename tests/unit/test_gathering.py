@@ -202,8 +202,8 @@ def test_no_more_come_back_than_there_can_be() -> None:
 @pytest.mark.parametrize(
     ("recall", "facts"),
     [
-        (ReportPart(runs=tuple(AttemptReport(tag, SPEC, 80, tuple(range(1024))) for tag in range(3))), {}),
-        (ReportPart(runs=(AttemptReport(5, SPEC, 91, (0,)),), last=True), {}),
+        (ReportPart(attempts=tuple(AttemptReport(tag, SPEC, 80, tuple(range(1024))) for tag in range(3))), {}),
+        (ReportPart(attempts=(AttemptReport(5, SPEC, 91, (0,)),), last=True), {}),
         (ReportPart(committed=(91,), last=True), {}),
         (ReportPart(links=(LinkReport(10, "bert", True, 1),), last=True), {}),
         (ReportPart(last=True), {"topology": 91}),

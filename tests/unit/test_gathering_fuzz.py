@@ -60,7 +60,7 @@ class Liar:
         yield self.resume(peer)
         yield ReportPart(ring=tuple(dict.fromkeys([peer, *draw.sample(PEERS, draw.randrange(4))])))
         links = [LinkReport(self.number(), draw.choice(PEERS), self.likely(0.5), 1) for _ in range(draw.randrange(5))]
-        yield ReportPart(links=tuple(links), runs=tuple(self.run() for _ in range(draw.randrange(4))))
+        yield ReportPart(links=tuple(links), attempts=tuple(self.attempt() for _ in range(draw.randrange(4))))
         known = [tuple(self.number() for _ in range(draw.randrange(3))) for _ in range(2)]
         yield ReportPart(committed=known[0], aborted=known[1], last=self.likely(0.95))
 
@@ -85,7 +85,7 @@ class Liar:
             sent=self.number(),
         )
 
-    def run(self) -> AttemptReport:
+    def attempt(self) -> AttemptReport:
         draw = self.random
         spec = structs.replace(SPEC, count=draw.choice((8, 8, 9)))
         lanes, cause, lost = draw.choice(((), (0,), (0, 1))), draw.choice(("", "", "x")), draw.sample(PEERS, 1)

@@ -297,7 +297,7 @@ def test_a_huge_ring_is_refused_before_it_is_allocated() -> None:
         decode_to_peer(body)
 
 
-def test_an_error_never_repeats_what_the_sender_wrote() -> None:
+def test_an_error_never_quotes_what_the_sender_wrote() -> None:
     for evil in ["\x1b[31m" * 5000, "x - at `$.evil`", "Expected - at evil"]:
         with pytest.raises(WireError) as caught:
             decode_to_master(pack({"type": evil}))

@@ -73,61 +73,68 @@ async def _network(config: PeerConfig, master: Entrance | None) -> AsyncIterator
             fix = "pass ADDRESS, or set PCCL_MASTER"
             yield Finding("master", WARN, "no address is given, so no master was asked", fix)
             return
-        async for finding in _ask(master):
+        findings, seen = await _ask(master)
+        for finding in findings:
             yield finding
-            if finding.level == FAIL:
-                return
-        if number:
-            async for finding in _probe(config, master, number, nonce):
+        if number and seen:
+            for finding in await _reach(config, master, (number, nonce), seen):
                 yield finding
     finally:
         port.close()
 
 
-async def _ask(master: Entrance) -> AsyncIterator[Finding]:
+async def _ask(master: Entrance) -> tuple[list[Finding], str]:
+    """What the master answers, and as whom it sees this machine; no machine if it does not answer."""
+    findings: list[Finding] = []
     try:
         found = await resolve(master.address, RESOLVE_S)
-        yield Finding("name", OK, f"{master.address.host} is {', '.join(found)}")
+        findings.append(Finding("name", OK, f"{master.address.host} is {', '.join(found)}"))
         began = time.time()
         status = await ask(master.address, AskStatus(), ANSWER_S, master.make_guard)
         if not isinstance(status, Status):
             raise Unreachable("protocol", f"it answered with {type(status).__name__}")
     except Unreachable as error:
-        yield Finding("master", FAIL, f"no master at {master}: {error}", REMEDY[error.phase])
-        return
+        findings.append(Finding("master", FAIL, f"no master at {master}: {error}", REMEDY[error.phase]))
+        return findings, ""
     took = time.time() - began
-    yield Finding("master", OK, f"{master} answers in {took * 1e3:.0f} ms: run {status.run}, {health(status)}")
+    what = f"{master} answers in {took * 1e3:.0f} ms: run {status.run}, {health(status)}"
+    findings.append(Finding("master", OK, what))
     if status.release != release():
-        yield Finding(
-            "releases", WARN, f"the master has pccl {status.release}, here is {release()}", "install the same"
-        )
-    yield Finding("seen as", OK, f"the master sees this machine as {status.seen}")
-    apart = began + took / 2 - status.unix_s
-    if abs(apart) > CLOCK_S:
-        ahead = "ahead of" if apart > 0 else "behind"
-        yield Finding(
-            "clock", WARN, f"this clock is {abs(apart):.0f} s {ahead} the master's", "run NTP on both machines"
-        )
-    else:
-        yield Finding("clock", OK, f"{abs(apart):.1f} s from the master's")
+        what = f"the master has pccl {status.release}, here is {release()}"
+        findings.append(Finding("releases", WARN, what, "install the same"))
+    findings.append(Finding("seen as", OK, f"the master sees this machine as {status.seen}"))
+    findings.append(_clock(began + took / 2 - status.unix_s))
+    return findings, status.seen
 
 
-async def _probe(config: PeerConfig, master: Entrance, port: int, nonce: str) -> AsyncIterator[Finding]:
-    """Let the master dial us as a neighbour would."""
+def _clock(apart: float) -> Finding:
+    if abs(apart) <= CLOCK_S:
+        return Finding("clock", OK, f"{abs(apart):.1f} s from the master's")
+    ahead = "ahead of" if apart > 0 else "behind"
+    what = f"this clock is {abs(apart):.0f} s {ahead} the master's"
+    return Finding("clock", WARN, what, "run NTP on both machines")
+
+
+async def _reach(config: PeerConfig, master: Entrance, listening: tuple[int, str], seen: str) -> list[Finding]:
+    """Whether others can dial this machine where it says that it is. The master dials back only where a question comes
+    from: what is announced elsewhere was not tried, and whether the own port is open does not matter then."""
+    announced = None
+    if config.announce.host:
+        announced = await _announced(config.announce, seen)
+        if announced.level != OK:
+            return [announced]
+    port, nonce = listening
     chosen = config.announce.port or port
     try:
         answer = await ask(master.address, AskProbe(chosen, nonce), PROBE_S, master.make_guard)
     except Unreachable as error:
-        yield Finding("dial back", WARN, f"the master was asked to dial this machine, and: {error}", "try again")
-        return
+        return [Finding("dial back", WARN, f"the master was asked to dial this machine, and: {error}", "try again")]
     assert isinstance(answer, Probed), "the only other answer"
     where = Address(answer.host, chosen)
     if answer.cause:
-        yield _not_dialled(config, port, f"the master cannot dial this machine at {where}: {answer.cause}")
-        return
-    yield Finding("dial back", OK, f"others can dial this machine at {where} ({answer.seconds * 1e3:.0f} ms)")
-    if config.announce.host:
-        yield await _announced(config.announce, answer.host)
+        return [_not_dialled(config, port, f"the master cannot dial this machine at {where}: {answer.cause}")]
+    what = f"others can dial this machine at {where} ({answer.seconds * 1e3:.0f} ms)"
+    return [Finding("dial back", OK, what), *([announced] if announced else [])]
 
 
 def _not_dialled(config: PeerConfig, port: int, what: str) -> Finding:
@@ -140,7 +147,7 @@ def _not_dialled(config: PeerConfig, port: int, what: str) -> Finding:
 
 
 async def _announced(announced: Address, seen: str) -> Finding:
-    """The master dials back only where a question comes from: only if that is what is announced, it was tried."""
+    """Whether the master can try it: it dials only where the question comes from."""
     try:
         found = await resolve(announced, RESOLVE_S)
     except Unreachable as error:

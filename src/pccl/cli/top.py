@@ -54,8 +54,9 @@ class Watch:
 def watch(address: str | None, out: TextIO, looks: int = 0, certificates: CertificateSettings = NOT_PASSED) -> int:
     """Show it until Ctrl-C, or so many times."""
     seen = Watch(find_entrance(address, certificates))
-    rich = _rich() if out.isatty() and not os.environ.get("NO_COLOR") else None
-    show = _on_screen(out, rich) if out.isatty() else _in_lines(out)
+    # With NO_COLOR, too: a terminal that is to get no colour may know no other code either.
+    plain = not out.isatty() or bool(os.environ.get("NO_COLOR"))
+    show = _in_lines(out) if plain else _on_screen(out, _rich())
     with show as draw:
         count = 0
         while not looks or count < looks:

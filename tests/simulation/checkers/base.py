@@ -39,7 +39,7 @@ class Checker:
     def master_sends(self, known: Known, message: ToPeer) -> None:
         """The ledger does not hold the message yet."""
 
-    def master_repeats(self, known: Known, message: ToPeer) -> None:
+    def master_sends_again(self, known: Known, message: ToPeer) -> None:
         """The ledger has held the message since it was said for the first time."""
 
     def master_handled(self, event: MasterEvent) -> None:
@@ -48,7 +48,7 @@ class Checker:
     def peer_sends(self, host: "PeerHost", message: ToMaster) -> None:
         """A peer is about to send."""
 
-    def peer_repeats(self, host: "PeerHost", message: ToMaster) -> None:
+    def peer_sends_again(self, host: "PeerHost", message: ToMaster) -> None:
         """It is about to say again what it said on a connection that broke; much may have happened since."""
 
     def peer_receives(self, host: "PeerHost", message: ToPeer) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from pccl.core.effects.peer_effects import Answer, Committed, Failure, FailureKind, InSync
 from pccl.core.effects.peer_events import ArePeersPending, CallCollective, Request, SyncShared
 from pccl.core.messages.to_peer import Kick, Start, ToPeer, Withdrawn
+from pccl.core.rules.election import NO_OFFER
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
 
@@ -128,7 +129,7 @@ class NoFalseBlame(Checker):
     def call_resolved(self, host: "PeerHost", call: int, answer: Answer) -> None:
         if not isinstance(answer, Failure) or answer.kind not in _USER_FAULTS:
             return
-        alone = "no peer offers" in answer.reason  # the last of a group that only wants to receive, or can do no other
+        alone = NO_OFFER in answer.reason  # the last of a group that only wants to receive, or can do no other
         if alone and host.torn:
             return
         forced = self.theatre.plan.enemies or self.ledger.missed_a_life

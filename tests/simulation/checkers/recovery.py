@@ -88,7 +88,7 @@ class OneLog(Checker):
             case _ if type(message) not in UNCOUNTED:
                 self._number(host, sent, message)
 
-    def peer_repeats(self, host: "PeerHost", message: ToMaster) -> None:
+    def peer_sends_again(self, host: "PeerHost", message: ToMaster) -> None:
         if not host.hostile:
             self._number(host, self._sent[host.name], message)
 
@@ -125,7 +125,7 @@ class OneLog(Checker):
             case Resumed():
                 self._resumes(known, message)
 
-    def master_repeats(self, known: Known, message: ToPeer) -> None:
+    def master_sends_again(self, known: Known, message: ToPeer) -> None:
         if isinstance(message, Resumed):
             self._resumes(known, message)
 

@@ -86,7 +86,7 @@ def _log_nothing_while_away(self: Any, effects: Any, stage: Any, tags_max: int) 
     return _PASS_ON(self, effects, stage, tags_max)
 
 
-def _log_repeats(self: Any, effects: Any, stage: Any, tags_max: int) -> Any:
+def _log_once_more(self: Any, effects: Any, stage: Any, tags_max: int) -> Any:
     for effect in effects:
         if isinstance(effect, SendMaster) and effect.again:
             self.session.log(effect.message)
@@ -130,7 +130,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("nothing numbered is sent then", Masters, "pass_on", _send_while_returning),
     ),
     "log nothing without a connection": (Mutant("all is logged", Masters, "pass_on", _log_nothing_while_away),),
-    "log what is sent again": (Mutant("a message has one number", Masters, "pass_on", _log_repeats),),
+    "log what is sent again": (Mutant("a message has one number", Masters, "pass_on", _log_once_more),),
     "count from zero with every master": (Mutant("a peer counts on", Session, "follow", _follow_from_zero),),
     "count on what the last master sent": (
         Mutant("each master counts from zero", Session, "follow", _follow_and_count_on),

@@ -87,7 +87,7 @@ class ReportPart(Struct, frozen=True, tag=True):
     ring: Annotated[tuple[Id, ...], Meta(max_length=REPORT_RING)] = ()
     links: Annotated[tuple[LinkReport, ...], Meta(max_length=REPORT_LINKS)] = ()
     """Those that stand at my end."""
-    runs: Annotated[tuple[AttemptReport, ...], Meta(max_length=REPORT_ATTEMPTS)] = ()
+    attempts: Annotated[tuple[AttemptReport, ...], Meta(max_length=REPORT_ATTEMPTS)] = ()
     """Collectives that I have called and that have no outcome yet."""
     committed: Annotated[tuple[Number, ...], Meta(max_length=REPORT_OUTCOMES)] = ()
     """Attempts whose outcome I know."""

@@ -63,7 +63,7 @@ class Answers:
         """All that does not fit into a `Resume`."""
         yield from (ReportPart(ring=portion) for portion in _portions(ring, REPORT_RING))
         yield from (ReportPart(links=portion) for portion in _portions(links.report(), REPORT_LINKS))
-        yield from (ReportPart(runs=portion) for portion in _portions(collectives.report(ring), REPORT_ATTEMPTS))
+        yield from (ReportPart(attempts=portion) for portion in _portions(collectives.report(ring), REPORT_ATTEMPTS))
         committed = [attempt for attempt, kept in self.outcomes.items() if kept]
         yield from (ReportPart(committed=portion) for portion in _portions(committed, REPORT_OUTCOMES))
         aborted = [attempt for attempt, kept in self.outcomes.items() if not kept]

@@ -33,6 +33,9 @@ BARRED = (
 )
 """What such a peer reads."""
 
+NO_OFFER = "no peer offers a shared state"
+"""How the refusal begins when there is nothing to elect."""
+
 
 class Elected(Struct, frozen=True):
     """The outcome: which peers hold what all shall hold, which lack it, and which are left out and why."""
@@ -66,7 +69,7 @@ def _elect(claims: Mapping[PeerId, SyncState], agreed: int | None, unproved: Col
     eligible = _believed(_eligible(claims), agreed, unproved)
     if not eligible:
         reason = (
-            f"no peer offers a shared state: {names(claims)} only receive, by their strategy or because a failed sync "
+            f"{NO_OFFER}: {names(claims)} only receive, by their strategy or because a failed sync "
             "or a prefetch left a mixture of two states. Load a checkpoint at one of them and set its revision"
         )
         return Elected(None, refused=tuple(dict.fromkeys(claims, reason).items()))

@@ -46,10 +46,10 @@ class Returned(Struct, eq=False):
             raise Violation("sent another part of its report after the last one")
         self.ring += part.ring
         self.links.update({link.number: link for link in part.links})
-        self.attempts.update({attempt.tag: attempt for attempt in part.runs})
+        self.attempts.update({attempt.tag: attempt for attempt in part.attempts})
         self.outcomes.update(dict.fromkeys(part.committed, True))
         self.outcomes.update(dict.fromkeys(part.aborted, False))
-        self.lent += sum(len(attempt.lanes) for attempt in part.runs)
+        self.lent += sum(len(attempt.lanes) for attempt in part.attempts)
         if max(len(self.ring), len(self.links)) > limits.peers_max or len(self.attempts) > limits.tags_max:
             raise Violation("reports more peers, links or collectives than there can be")
         if len(self.outcomes) > 2 * limits.tags_max:

@@ -208,8 +208,8 @@ def _settle_sync(restored: Restored, group: int, reports: list[Returned]) -> Non
         if sync.claim is None:
             continue
         answered_at = max(each.resume.answered.accepted_at, 0 if sync.agreed is None else sync.agreed.attempt)
-        runs = sync.transfer is TransferReport.RUNNING
-        if agreed is not None and agreed.attempt > answered_at and not runs:
+        under_way = sync.transfer is TransferReport.RUNNING
+        if agreed is not None and agreed.attempt > answered_at and not under_way:
             held = sync.transfer is TransferReport.HELD
             restored.answers.append(((peer,), _sync_answer(agreed, sync.claim, held)))
         elif sync.transfer is TransferReport.NONE:
