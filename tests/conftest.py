@@ -1,5 +1,5 @@
-"""For all tests: how long an example of hypothesis takes is a fact about the machine, not about the code; and a test that
-leaves a thread of ours behind fails itself, instead of one that counts threads an hour later."""
+"""For all tests: how long an example of hypothesis takes is a fact about the machine, not about the code; and a test
+that leaves a thread of ours behind fails itself, instead of another one that counts threads an hour later."""
 
 import gc
 import threading

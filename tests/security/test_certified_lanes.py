@@ -81,7 +81,7 @@ def test_a_certificate_is_renewed_after_it_was_announced(ours, planes):
     [
         ("foreign", ("not of our CA", "unable to get local issuer", "unknown ca")),
         ("expired", ("has expired", "certificate expired")),
-        ("observer", ("it is no peer", "closed")),
+        ("observer", ("only a peer may have a lane", "closed")),
     ],
 )
 def test_one_end_is_turned_away(ours, foreign, plane, who, wrong, words):
