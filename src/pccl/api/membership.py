@@ -101,7 +101,8 @@ class Membership:
         self._transactions: set[Transaction] = set()
         """Launched and not over: between two attempts, too, when the core knows nothing of them."""
         self._retries = Retries(
-            lambda tell: self._thread.post(lambda: asyncio.get_running_loop().call_later(GATHER_S, tell))
+            lambda tell: self._thread.post(lambda: asyncio.get_running_loop().call_later(GATHER_S, tell)),
+            self.account.teller,
         )
         expect(self, self._thread)
 
