@@ -203,7 +203,7 @@ def _why_not(returned: Returned, census: Census) -> Kick:
         return _UNREPORTED
     run = returned.resume.run
     if run != census.run:
-        reason = f"this master goes on with another run ({census.run}) than the one that it was in ({run})"
+        reason = f"this master goes on with run {census.run}, and this peer was in {run}. Build a new Communicator"
         return Kick(KickKind.OTHER_RUN, reason)
     reason = f"the run went on without it: it is not in the last ring of its group (epoch {census.epoch})"
     return Kick(KickKind.LATE, reason)
