@@ -83,6 +83,8 @@ class Rounds(Meetings):
         row = self._row(number, norm)
         if not row.finite:
             delta.zero_()
+            if self.settings.overlap == "round":  # The model is set at once, and goes on with these optimizers.
+                self._guards.reset_optimizers()
         if isinstance(fragment, Fragment) and fragment.start is not None:
             rates = self.settings.rates(self._meter.peers)
             fragment.step_ahead(delta, self._guards.share(self._meter.peers), *rates)
@@ -170,15 +172,19 @@ class Rounds(Meetings):
             self.data.landed(flight.round, table)
             self._contents.mean_buffers(table, weights)
             self._meter.landed(flight.round, landed, self._group.me)
-        if not own.finite:
-            self._spoiled()
         if self.settings.overlap != "round":
             fragment.write(self.settings.mix if own.finite and own.steps else 0.0)
+            if not own.finite:
+                self._spoiled()
         return landed
 
     def _spoiled(self) -> None:
-        """The own delta was not finite: what made it so may be in the optimizers."""
+        """The own delta was not finite: what made it so may be in the optimizers, and has been in every step since, so
+        it is in all fragments. Left there, it would spoil the one that was just set."""
         self._guards.reset_optimizers()
+        for fragment in self._contents.fragments:
+            fragment.write()
+        self._launched_at = [(self._made, self._tokens or 0)] * len(self._launched_at)
 
     def _group_landed(self, flight: Flight) -> Landed:
         """Its result, if it counts."""
