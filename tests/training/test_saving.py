@@ -115,8 +115,10 @@ def test_resumed_by_more_peers_every_sample_counts_once_and_the_newest_wins(crew
     assert sorted(seen) == list(range(400))
 
 
-def test_sigterm_ends_the_round_saves_and_says_goodbye(master, processes, tmp_path):
-    told = {"rounds": 10**6, "step_s": 0.01, "options": {"sync_every": 20}}
+@pytest.mark.parametrize("own", [False, True], ids=["address", "communicator"])
+def test_sigterm_ends_the_round_saves_and_says_goodbye(master, processes, tmp_path, own):
+    """Also with a Communicator that was passed, which by itself says goodbye on SIGTERM and ends the process."""
+    told = {"rounds": 10**6, "step_s": 0.01, "options": {"sync_every": 20}, "own_communicator": own}
     stays = Trainer(master.address, 0, **told)
     goes = Trainer(master.address, 1, checkpoint=str(tmp_path), **told)
     processes.extend([stays, goes])
