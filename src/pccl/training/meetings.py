@@ -127,6 +127,7 @@ class Meetings(ABC):
             self._drop_steps()
             self._contents.take_over()
         self._synced = False
+        self._state.tensors = self._contents.entries(self.data.words)
         self._group.come_back(lost, self._state)
 
     def _meet(self, admit: bool) -> None:
@@ -160,6 +161,7 @@ class Meetings(ABC):
         assert self._state is not None, "it was joined"
         self.data.settle(self._round)
         self.data.pack()
+        self._state.tensors = self._contents.entries(self.data.words)
         with self._naming_settings():
             info = self._group.communicator.sync_shared_state(self._state)
         if info.rx_bytes or self._state.revision != self._round:
