@@ -16,10 +16,7 @@ from pccl import SharedState, TensorInfo, UsageError
 from pccl.training.outer import Fragment, Stretch
 from pccl.training.rows import Table
 from pccl.training.settings import Settings
-from pccl.training.state import make_state
-
-WRAPPERS = re.compile(r"(^|\.)(_orig_mod|module)(?=\.)")
-"""Of torch.compile and DistributedDataParallel: a wrapped model and a plain one share a run."""
+from pccl.training.state import COMPILED, make_state, unwrapped
 
 Named = list[tuple[str, torch.Tensor]]
 
@@ -28,6 +25,7 @@ class Contents:
     """A model and its optimizers."""
 
     def __init__(self, model: nn.Module, optimizers: Sequence[optim.Optimizer], settings: Settings) -> None:
+        model = unwrapped(model)
         self._model, self._settings, self._optimizers = model, settings, optimizers
         self._places = [(plain_name(path), path, each) for path, each in model.named_parameters()]
         """Parameters by their names here and in the model."""
@@ -246,8 +244,8 @@ def _fits(kind: str, mine: dict[str, torch.Tensor], saved: Any) -> None:
 
 
 def plain_name(name: str) -> str:
-    """Without the prefixes of wrappers."""
-    return WRAPPERS.sub(r"\1", name).replace("..", ".").lstrip(".")
+    """Without what `torch.compile` puts into it: peers that compile parts of the model share a run with others."""
+    return ".".join(part for part in name.split(".") if part != COMPILED)
 
 
 def _buffers(model: nn.Module) -> list[tuple[str, str]]:
