@@ -46,6 +46,8 @@ class Data:
         self._roll: Table | None = None
         """Of the last time that all peers met."""
         self._used_before = 0, False
+        self.dealt = 0
+        """How often something was leased here: batches of an earlier lease are over."""
 
     def used(self, before: bool) -> tuple[int, bool]:
         """Samples of the present lease that were used, and whether its shard has come to its end; or of the lease
@@ -73,7 +75,10 @@ class Data:
         if wants:
             self._choose_ledger(table)
             self.ledger.limit = max(row.ends for row in table.rows) or None
+        # All peers were put out of this round, and have begun it again: what they had leased for it comes back.
+        self.ledger.settle(round, {})
         self.ledger.lease(round, wants)
+        self.dealt += 1
         if isinstance(self.ledger, ShardLedger):
             self.place = self.ledger.out.get(round, {}).get(me)
         else:
@@ -173,9 +178,9 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         run = self._run
         while not run.data.ledger.done:
-            yield from self._round(run.round)
+            yield from self._round(run.data.dealt)
 
-    def _round(self, round: int) -> Iterator[Any]:
+    def _round(self, lease: int) -> Iterator[Any]:
         """Until the lease is used, or the round is over."""
         data = self._run.data
         size = sum(end - begin for begin, end in data.spans)
@@ -184,10 +189,9 @@ class Batches:
             data.taken += used
             self._run.count_tokens(used)
             yield batch
-            if self._run.round != round:
+            if data.dealt != lease:
                 return
-        if self._run.round == round:
-            self._run.finish_round()
+        self._run.finish_round()
 
 
 class ShardBatches:
@@ -204,18 +208,18 @@ class ShardBatches:
 
     def __iter__(self) -> Iterator[Any]:
         while not self._run.data.ledger.done:
-            yield from self._round(self._run.round)
+            yield from self._round(self._run.data.dealt)
 
-    def _round(self, round: int) -> Iterator[Any]:
+    def _round(self, lease: int) -> Iterator[Any]:
         """Until the shard has come to its end, or the round is over."""
         run, data = self._run, self._run.data
         self._reader.go_to(data.place)
-        while run.round == round and data.place is not None and not self._reader.drained:
+        while data.dealt == lease and data.place is not None and not self._reader.drained:
             items = self._reader.take(self._size)
             data.taken += len(items)
             data.drained = self._reader.drained
             run.count_tokens(len(items))
             yield self._collate(items)
-        if run.round == round:
+        if data.dealt == lease:
             data.drained = data.place is not None
             run.finish_round()
