@@ -146,7 +146,8 @@ class Bench:
             peer.expect("ready")
 
     def _start_master(self, listen: str) -> Process:
-        return Process("-m", "pccl.cli", "master", "--listen", listen, settings=self._master_settings)
+        command = ["-m", "pccl.cli", "master", "--listen", listen, "--insecure"]
+        return Process(*command, settings=self._master_settings)
 
     def fill(self) -> None:
         """Have spares join until the run is full again."""

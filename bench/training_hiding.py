@@ -77,7 +77,7 @@ def main():
         with WanLab(Wan(arguments.hosts, 80.0, 100.0)) as lab:
             place = f"{lab.address(0)}:48148"
             master = subprocess.Popen(
-                [*lab.inside(0), sys.executable, "-m", "pccl.cli", "master", "--listen", place],
+                [*lab.inside(0), sys.executable, "-m", "pccl.cli", "master", "--listen", place, "--insecure"],
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
             )

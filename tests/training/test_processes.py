@@ -175,7 +175,7 @@ def test_a_slow_peer_contributes_what_it_has_when_patience_ends(master, processe
 
 
 @pytest.mark.parametrize("kind", ["samples", "shards"])
-@pytest.mark.parametrize("mode", ["plain", "overlapped", "delayed", "DataParallel"])
+@pytest.mark.parametrize("mode", [*MODES, "DataParallel"])
 def test_every_item_is_in_one_committed_contribution_though_peers_are_killed(master, processes, kind, mode):
     options = {} if mode == "DataParallel" else {"sync_every": 3, **MODES[mode]}
     told = {"rounds": UNTIL_STOPPED, "step_s": 0.01, "data": kind, "options": options}

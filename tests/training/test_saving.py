@@ -73,6 +73,30 @@ def test_what_cannot_be_read_is_passed_over_and_another_model_is_refused(crew, t
     assert not other.resume(tmp_path / "nothing")
 
 
+def test_of_checkpoints_of_different_rounds_the_newest_wins(crew):
+    saved = {}
+    model = oracle.make_model()
+    optimizer = oracle.make_optimizer(model)
+    with DiLoCo(crew.address, model, optimizer, sync_every=2) as run:
+        for step in range(6):
+            oracle.inner_step(model, optimizer, 0, step)
+            saved[run.round] = run.state_dict()
+
+    def act(number):
+        model = oracle.make_model()
+        run = DiLoCo(crew.address, model, oracle.make_optimizer(model), sync_every=2, min_peers=3)
+        if number:
+            run.load_state_dict(saved[1 + number])
+        with run:
+            return run.round, run.outer_parameters(), model
+
+    for round, outer, model in crew.together(3, act):
+        assert round == 3
+        for name, each in saved[3]["outer"].items():
+            assert torch.equal(outer[name], each)
+            assert torch.equal(dict(model.named_parameters())[name].detach(), each)
+
+
 def test_a_run_that_is_joined_takes_no_state(crew):
     run, _ = make(crew)
     with run, pytest.raises(UsageError, match="before the run is entered"):
@@ -115,8 +139,10 @@ def test_resumed_by_more_peers_every_sample_counts_once_and_the_newest_wins(crew
     assert sorted(seen) == list(range(400))
 
 
-def test_sigterm_ends_the_round_saves_and_says_goodbye(master, processes, tmp_path):
-    told = {"rounds": 10**6, "step_s": 0.01, "options": {"sync_every": 20}}
+@pytest.mark.parametrize("own", [False, True], ids=["address", "communicator"])
+def test_sigterm_ends_the_round_saves_and_says_goodbye(master, processes, tmp_path, own):
+    """Also with a Communicator that was passed, which by itself says goodbye on SIGTERM and ends the process."""
+    told = {"rounds": 10**6, "step_s": 0.01, "options": {"sync_every": 20}, "own_communicator": own}
     stays = Trainer(master.address, 0, **told)
     goes = Trainer(master.address, 1, checkpoint=str(tmp_path), **told)
     processes.extend([stays, goes])

@@ -8,7 +8,7 @@ import time
 
 import torch
 
-from pccl import training
+from pccl import Communicator, training
 from tests.training import oracle
 
 
@@ -75,7 +75,8 @@ def main():
     pause, stop = threading.Event(), threading.Event()
     threading.Thread(target=lambda: sys.stdin.readline() and stop.set(), daemon=True).start()
     kind = getattr(training, told.get("kind", "DiLoCo"))
-    run = kind(told["address"], model, optimizer, **told.get("options", {}))
+    place = Communicator(told["address"]) if told.get("own_communicator") else told["address"]
+    run = kind(place, model, optimizer, **told.get("options", {}))
     checkpoint = told.get("checkpoint")
     if checkpoint:
         run.checkpoint(checkpoint)

@@ -16,10 +16,7 @@ from pccl import SharedState, TensorInfo, UsageError
 from pccl.training.outer import Fragment, Stretch
 from pccl.training.rows import Table
 from pccl.training.settings import Settings
-from pccl.training.state import make_state
-
-WRAPPERS = re.compile(r"(^|\.)(_orig_mod|module)(?=\.)")
-"""Of torch.compile and DistributedDataParallel: a wrapped model and a plain one share a run."""
+from pccl.training.state import COMPILED, make_state, unwrapped
 
 Named = list[tuple[str, torch.Tensor]]
 
@@ -28,30 +25,56 @@ class Contents:
     """A model and its optimizers."""
 
     def __init__(self, model: nn.Module, optimizers: Sequence[optim.Optimizer], settings: Settings) -> None:
-        self._settings, self._optimizers = settings, optimizers
-        named: Named = [(plain_name(name), each) for name, each in model.named_parameters()]
+        model = unwrapped(model)
+        self._model, self._settings, self._optimizers = model, settings, optimizers
+        self._places = [(plain_name(path), path, each) for path, each in model.named_parameters()]
+        """Parameters by their names here and in the model."""
+        named: Named = [(name, each) for name, _, each in self._places]
         for name, parameter in named:
             if hasattr(parameter, "to_local"):
                 raise UsageError(f"training: parameter {name!r} must be a plain tensor, got a DTensor; pass the model")
         trained: Named = [(name, each) for name, each in named if each.requires_grad]
         if not trained:
             raise UsageError("training: model must have a parameter that requires a gradient, got none")
-        self._frozen = [(name, each.detach()) for name, each in named if not each.requires_grad]
         self._outer = self._divide(trained)
         self.fragments: Sequence[Stretch] = self._outer
         """What is reduced, each by itself."""
         self._names = {id(each): name for name, each in named}
-        self._buffers = [] if settings.buffers == "local" else _buffers(model)
+        self._buffer_places = [] if settings.buffers == "local" else _buffers(model)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._left_out: int | torch.Tensor = 0
-        if settings.join == "holder":
-            for optimizer in optimizers:
-                make_state(optimizer)
+        self._make_states()
 
     def _divide(self, trained: Named) -> list[Fragment]:
         held = 2 if self._settings.overlap == "round" else 1
         parts = split(trained, self._settings.fragments)
         return [Fragment(part, held, self._settings.eager) for part in parts]
+
+    # ── what the model holds now ─────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _frozen(self) -> Named:
+        """Looked up again and again: a model that was moved has others."""
+        frozen = [(name, path) for name, path, each in self._places if not each.requires_grad]
+        return [(name, self._model.get_parameter(path).detach()) for name, path in frozen]
+
+    @property
+    def _buffers(self) -> Named:
+        return [(name, self._model.get_buffer(path)) for name, path in self._buffer_places]
+
+    def _check_parameters(self) -> None:
+        """The optimizer steps the parameters that it was made with, and so does the run."""
+        for name, path, parameter in self._places:
+            if parameter.requires_grad and self._model.get_parameter(path) is not parameter:
+                raise UsageError(
+                    f"training: parameter {name!r} must stay the one that the run was made with, got another; build "
+                    "the optimizer and the run after the model was loaded with assign=True"
+                )
+
+    def _make_states(self) -> None:
+        if self._settings.join == "holder":
+            for optimizer in self._optimizers:
+                make_state(optimizer)
 
     # ── steps ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -80,15 +103,20 @@ class Contents:
     # ── what is shared ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def shared_state(self, revision: int, leases: torch.Tensor) -> SharedState:
-        """All that a newcomer must get. Settings are names of entries: a peer with others has other entries."""
+        """All that a newcomer must get."""
+        state = SharedState(self.entries(leases))
+        state.revision = revision
+        return state
+
+    def entries(self, leases: torch.Tensor) -> list[TensorInfo]:
+        """What of it is where now. Settings are names of entries: a peer with others has other entries."""
+        self._check_parameters()
+        self._make_states()  # of one that was loaded from before its first step
         infos = [TensorInfo.from_torch(torch.zeros(1), f"setting {name}={value}") for name, value in self._agreed()]
         alike = [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), ("leases", leases)]
         infos += [TensorInfo.from_torch(each, name) for name, each in alike]
         free = [*((f"buffer.{name}", each) for name, each in self._buffers), *self._apart()]
-        infos += [TensorInfo.from_torch(each, name, allow_content_inequality=True) for name, each in free]
-        state = SharedState(infos)
-        state.revision = revision
-        return state
+        return infos + [TensorInfo.from_torch(each, name, allow_content_inequality=True) for name, each in free]
 
     def _alike(self) -> Named:
         """What is trained, and equal on all peers."""
@@ -216,15 +244,15 @@ def _fits(kind: str, mine: dict[str, torch.Tensor], saved: Any) -> None:
 
 
 def plain_name(name: str) -> str:
-    """Without the prefixes of wrappers."""
-    return WRAPPERS.sub(r"\1", name).replace("..", ".").lstrip(".")
+    """Without what `torch.compile` puts into it: peers that compile parts of the model share a run with others."""
+    return ".".join(part for part in name.split(".") if part != COMPILED)
 
 
-def _buffers(model: nn.Module) -> Named:
-    """Those that a checkpoint would have."""
+def _buffers(model: nn.Module) -> list[tuple[str, str]]:
+    """Those that a checkpoint would have, by their names here and in the model."""
     kept = {plain_name(name) for name in model.state_dict(keep_vars=True)}
-    named = [(plain_name(name), buffer) for name, buffer in model.named_buffers()]
-    return [(name, buffer) for name, buffer in named if name in kept]
+    named = [(plain_name(path), path) for path, _ in model.named_buffers()]
+    return [(name, path) for name, path in named if name in kept]
 
 
 _BLOCK = re.compile(r"(?:^|\.)(\d+)(?:\.|$)")

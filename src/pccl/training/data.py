@@ -43,10 +43,19 @@ class Data:
         self.whole = 0
         """Samples of a round that all peers take together; 0: each peer takes what it wants."""
         self._tables: dict[int, Table] = {}
-        self._leased = 0
+        self._roll: Table | None = None
+        """Of the last time that all peers met."""
+        self._used_before = 0, False
+        self.dealt = 0
+        """How often something was leased here: batches of an earlier lease are over."""
+
+    def used(self, before: bool) -> tuple[int, bool]:
+        """Samples of the present lease that were used, and whether its shard has come to its end; or of the lease
+        before it."""
+        return self._used_before if before else (self.taken, self.drained)
 
     def landed(self, round: int, table: Table) -> None:
-        """A round is committed; what follows from it waits until all peers are at the same place."""
+        """The lease of a round is committed; what follows from it waits until all peers are at the same place."""
         self._tables[round] = table
 
     def settle(self, round: int) -> None:
@@ -57,21 +66,26 @@ class Data:
     def begin(self, round: int, lag: int, me: PeerId) -> None:
         """Lease for a round, with the wants of the last one that all peers have merged by now."""
         self.settle(round - 1 - lag)
-        known = [each for each in self._tables if each <= round - 1 - lag or self._called == each == round - 1]
-        table = self._tables[max(known)]
+        known = max((each for each in self._tables if each <= round - 1 - lag), default=None)
+        table = self._roll if known is None else self._tables[known]
+        assert table is not None, "all have met before their first round"
         wants = {str(peer): row.wants for peer, row in zip(table.peers, table.rows, strict=True) if row.wants}
         if self.whole:
             wants = {peer: share_of(self.whole, len(wants), place) for place, peer in enumerate(sorted(wants))}
         if wants:
             self._choose_ledger(table)
             self.ledger.limit = max(row.ends for row in table.rows) or None
+        # All peers were put out of this round, and have begun it again: what they had leased for it comes back.
+        self.ledger.settle(round, {})
         self.ledger.lease(round, wants)
+        self.dealt += 1
         if isinstance(self.ledger, ShardLedger):
             self.place = self.ledger.out.get(round, {}).get(me)
         else:
             self.spans = list(self.ledger.out.get(round, {}).get(me, ()))
-        self.taken, self.drained, self._leased = 0, False, round
-        self._tables = {each: kept for each, kept in self._tables.items() if each >= max(known)}
+        self._used_before = self.taken, self.drained
+        self.taken, self.drained = 0, False
+        self._tables = {each: kept for each, kept in self._tables.items() if known is None or each >= known}
 
     def _choose_ledger(self, table: Table) -> None:
         """Samples or shards: what all that lease anything have passed."""
@@ -85,12 +99,10 @@ class Data:
         if count and not isinstance(self.ledger, ShardLedger):
             self.ledger = ShardLedger(count)
 
-    _called = -1
-
-    def called(self, round: int, table: Table) -> None:
-        """All are here, and have settled all rounds: the wants of those that are here count."""
-        self._tables = {round: table}
-        self._called = round
+    def called(self, table: Table) -> None:
+        """All are here, and have settled all that is committed: the wants of those that are here count."""
+        self._tables = {}
+        self._roll = table
 
     def pack(self) -> None:
         """For newcomers."""
@@ -105,8 +117,9 @@ class Data:
         return torch.tensor(copy.pack(), dtype=torch.int64)
 
     def unpack(self) -> None:
-        """From others."""
+        """From others. What was used of the last lease here went with the model that theirs has replaced."""
         self.ledger = _unpacked(self.words.tolist())
+        self._used_before = 0, False
 
 
 def _unpacked(words: list[int]) -> Ledger | ShardLedger:
@@ -165,9 +178,9 @@ class Batches:
     def __iter__(self) -> Iterator[Any]:
         run = self._run
         while not run.data.ledger.done:
-            yield from self._round(run.round)
+            yield from self._round(run.data.dealt)
 
-    def _round(self, round: int) -> Iterator[Any]:
+    def _round(self, lease: int) -> Iterator[Any]:
         """Until the lease is used, or the round is over."""
         data = self._run.data
         size = sum(end - begin for begin, end in data.spans)
@@ -176,10 +189,9 @@ class Batches:
             data.taken += used
             self._run.count_tokens(used)
             yield batch
-            if self._run.round != round:
+            if data.dealt != lease:
                 return
-        if self._run.round == round:
-            self._run.finish_round()
+        self._run.finish_round()
 
 
 class ShardBatches:
@@ -197,18 +209,18 @@ class ShardBatches:
 
     def __iter__(self) -> Iterator[Any]:
         while not self._run.data.ledger.done:
-            yield from self._round(self._run.round)
+            yield from self._round(self._run.data.dealt)
 
-    def _round(self, round: int) -> Iterator[Any]:
+    def _round(self, lease: int) -> Iterator[Any]:
         """Until the shard has come to its end, or the round is over."""
         run, data = self._run, self._run.data
         self._reader.go_to(data.place)
-        while run.round == round and data.place is not None and not self._reader.drained:
+        while data.dealt == lease and data.place is not None and not self._reader.drained:
             items = self._reader.take(self._size)
             data.taken += len(items)
             data.drained = self._reader.drained
             run.count_tokens(len(items))
             yield self._collate(items)
-        if run.round == round:
+        if data.dealt == lease:
             data.drained = data.place is not None
             run.finish_round()

@@ -122,11 +122,12 @@ class Meetings(ABC):
         gone_on = self.settings.overlap == "round" and self._flights
         self._drop_flights()
         # The model has gone on from a delta that was under way; or samples were leased to a peer that is gone, and are
-        # given out again.
-        if gone_on or (self.data.batch_size and self._inner):
+        # given out again. In streaming the model has some of those of the last round, too.
+        if gone_on or (self.data.batch_size and (self._inner or self.settings.fragments > 1)):
             self._drop_steps()
             self._contents.take_over()
         self._synced = False
+        self._state.tensors = self._contents.entries(self.data.words)
         self._group.come_back(lost, self._state)
 
     def _meet(self, admit: bool) -> None:
@@ -149,7 +150,7 @@ class Meetings(ABC):
         if count < least:
             self._group.await_candidates(count, least)
             raise Again(f"{count} of {least} peers")
-        self.data.called(self._round, here.table)
+        self.data.called(here.table)
         if any(row.holds for row in here.table.rows):
             self._make_round()
         else:
@@ -160,6 +161,7 @@ class Meetings(ABC):
         assert self._state is not None, "it was joined"
         self.data.settle(self._round)
         self.data.pack()
+        self._state.tensors = self._contents.entries(self.data.words)
         with self._naming_settings():
             info = self._group.communicator.sync_shared_state(self._state)
         if info.rx_bytes or self._state.revision != self._round:

@@ -23,10 +23,12 @@ class Notice:
 
     def watch(self, overdue: Callable[[], None]) -> None:
         """From now on. `overdue` is called, in another thread, when the time is over. Only if the program does not
-        handle the signal itself, and in its main thread, which alone may."""
+        handle the signal itself, and in its main thread, which alone may. A Communicator that was passed has a handler
+        that ends the process at once: this one, which says goodbye as well, stands for it."""
         self._overdue = overdue
         in_main_thread = threading.current_thread() is threading.main_thread()
-        if in_main_thread and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        handler = signal.getsignal(signal.SIGTERM)
+        if in_main_thread and (handler is signal.SIG_DFL or _is_of_a_communicator(handler)):
             self._before = signal.signal(signal.SIGTERM, self._handle)
 
     def unwatch(self) -> None:
@@ -52,3 +54,7 @@ class Notice:
     def allows(self, seconds: float) -> bool:
         """Whether so much time is left."""
         return self._given_at is not None and time.monotonic() + seconds < self._given_at + self._notice_s
+
+
+def _is_of_a_communicator(handler: object) -> bool:
+    return str(getattr(handler, "__module__", "")).startswith("pccl.api.")

@@ -83,6 +83,8 @@ class Rounds(Meetings):
         row = self._row(number, norm)
         if not row.finite:
             delta.zero_()
+            if self.settings.overlap == "round":  # The model is set at once, and goes on with these optimizers.
+                self._guards.reset_optimizers()
         if isinstance(fragment, Fragment) and fragment.start is not None:
             rates = self.settings.rates(self._meter.peers)
             fragment.step_ahead(delta, self._guards.share(self._meter.peers), *rates)
@@ -111,7 +113,18 @@ class Rounds(Meetings):
             case steps:
                 return self._clock + min(int(steps), self._quota - 1)
 
+    @property
+    def _streams(self) -> bool:
+        return self.settings.fragments > 1
+
+    @property
+    def _covering(self) -> int:
+        """The fragment with which a lease counts, the last one that carries steps of it. In streaming that is the last
+        but one of the next round: the last one is launched at a round's end, the others have left out what followed."""
+        return len(self._contents.fragments) - 1 - self._streams
+
     def _row(self, fragment: int, norm: float) -> Row:
+        taken, drained = self.data.used(before=self._streams)
         steps, tokens = self._launched_at[fragment]
         high, low = self._digest_of(fragment)
         finite = norm == norm and norm != float("inf")
@@ -133,9 +146,9 @@ class Rounds(Meetings):
             reduced_s=self._meter.reduced_s,
             wants=self.data.batch_size * self._quota,
             ends=self.data.ends,
-            taken=self.data.taken,
+            taken=taken,
             shards=self.data.shards,
-            drained=int(self.data.drained),
+            drained=int(drained),
         )
 
     def _digest_of(self, fragment: int) -> tuple[int, int]:
@@ -166,19 +179,24 @@ class Rounds(Meetings):
             self._meter.stepped(fragment.step(flight.delta, float(total), *rates))
         self._flights.remove(flight)
         self._guards.landed(flight.fragment, table, self._group.me, weights)
+        if flight.fragment == self._covering:
+            self.data.landed(flight.round - self._streams, table)
         if flight.last:
-            self.data.landed(flight.round, table)
             self._contents.mean_buffers(table, weights)
             self._meter.landed(flight.round, landed, self._group.me)
-        if not own.finite:
-            self._spoiled()
         if self.settings.overlap != "round":
             fragment.write(self.settings.mix if own.finite and own.steps else 0.0)
+            if not own.finite:
+                self._spoiled()
         return landed
 
     def _spoiled(self) -> None:
-        """The own delta was not finite: what made it so may be in the optimizers."""
+        """The own delta was not finite: what made it so may be in the optimizers, and has been in every step since, so
+        it is in all fragments. Left there, it would spoil the one that was just set."""
         self._guards.reset_optimizers()
+        for fragment in self._contents.fragments:
+            fragment.write()
+        self._launched_at = [(self._made, self._tokens or 0)] * len(self._launched_at)
 
     def _group_landed(self, flight: Flight) -> Landed:
         """Its result, if it counts."""
@@ -223,7 +241,8 @@ class Rounds(Meetings):
             self._begin_round()
 
     def _begin_round(self) -> None:
-        self.data.begin(self._round + 1, 0 if self.settings.overlap is None else 1, self._group.me)
+        lag = (self.settings.overlap is not None) + self._streams
+        self.data.begin(self._round + 1, lag, self._group.me)
         if self.settings.pace == "speed":
             self._quota = max(1, int(self.settings.sync_every * self._meter.relative_speed()))
 

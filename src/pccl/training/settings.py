@@ -17,8 +17,9 @@ SYNC_EVERY = 100
 CONTRACTIONS = [tenth / 10 for tenth in range(1, 11)]
 """By how much an inner phase may shrink a direction, for the test of stability; 1 is all of it."""
 
-ALIKE = 8
-"""Peers that train alike in that test: more of them make eager updates less stable, up to the delayed ones."""
+ALIKE = 4
+"""Peers that train alike in that test, if no more are demanded: more of them make eager updates less stable, up to the
+delayed ones. So many have the larger of the two default rates."""
 
 NOTICE_S = 25.0
 """From SIGTERM to the end: clouds give 30 s or more before they take a spot machine away, and saving needs some."""
@@ -214,7 +215,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     def unstable(self) -> str:
         """Why these rates may diverge; empty if the linear model finds none."""
-        rate, momentum = self.rates(ALIKE)
+        rate, momentum = self.rates(self._alike)
         bad = next((each for each in CONTRACTIONS if not self._settles(rate, momentum, each)), None)
         if bad is None:
             return ""
@@ -223,9 +224,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             f"direction by {bad:.0%} or more; leave both out, or take a smaller outer_lr"
         )
 
+    @property
+    def _alike(self) -> int:
+        return max(ALIKE, self.min_peers)
+
     def _settles(self, rate: float, momentum: float, contraction: float) -> bool:
         """Whether the outer parameters of a quadratic go to its minimum."""
-        late, own = self.mode in ("delayed", "eager"), 1 / ALIKE if self.mode == "eager" else 0.0
+        late, own = self.mode in ("delayed", "eager"), 1 / self._alike if self.mode == "eager" else 0.0
         theta, speed, delta = 1.0, 0.0, 0.0
         for _ in range(400):
             fresh = contraction * theta

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-_WRAPPED = "_orig_mod"
+COMPILED = "_orig_mod"
 """The name that `torch.compile` gives to what it wraps: a part of a path, and no name of the user's."""
 
 
@@ -42,7 +42,7 @@ def named_tensors(module: nn.Module, optimizer: optim.Optimizer | None) -> list[
     wrapped for data parallelism makes no difference."""
     names: dict[int, str] = {}
     found: list[tuple[str, torch.Tensor]] = []
-    for name, tensor in _module_tensors(_unwrapped(module)):
+    for name, tensor in _module_tensors(unwrapped(module)):
         if id(tensor) not in names:
             names[id(tensor)] = name
             found.append((f"module.{name}", tensor))
@@ -51,10 +51,11 @@ def named_tensors(module: nn.Module, optimizer: optim.Optimizer | None) -> list[
     return found
 
 
-def _unwrapped(module: nn.Module) -> nn.Module:
+def unwrapped(module: nn.Module) -> nn.Module:
+    """Without what it was compiled or wrapped for data parallelism in. By type: a child may have any name."""
     while True:
-        if hasattr(module, _WRAPPED):
-            module = getattr(module, _WRAPPED)
+        if hasattr(module, COMPILED):
+            module = getattr(module, COMPILED)
         elif isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
             module = module.module
         else:
@@ -64,7 +65,7 @@ def _unwrapped(module: nn.Module) -> nn.Module:
 def _module_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """In the order of `state_dict`, and only what is in that."""
     for path, part in module.named_modules():
-        place = [each for each in path.split(".") if each and each != _WRAPPED]
+        place = [each for each in path.split(".") if each and each != COMPILED]
         for leaf, tensor in chain(part._parameters.items(), part._buffers.items()):
             if tensor is not None and leaf not in part._non_persistent_buffers_set:
                 yield ".".join([*place, leaf]), tensor

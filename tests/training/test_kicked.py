@@ -1,0 +1,99 @@
+"""A peer that an operator puts out in the middle of a round joins again by itself, and trains on with the others."""
+
+import io
+import threading
+
+import pytest
+import torch
+
+from pccl.cli.kick import kick
+from pccl.training import DiLoCo
+from tests.training import oracle
+from tests.training.test_leases import Counted, learn, trainer
+
+MODES = {
+    "plain": {},
+    "overlapped": {"overlap": 2},
+    "streaming": {"fragments": 3, "overlap": 1},
+    "delayed": {"overlap": "round"},
+}
+EVERY = 4
+
+
+def put_out(crew, run):
+    told = io.StringIO()
+    assert kick(run.communicator.peer_id, "it is wanted elsewhere", crew.address, told) == 0
+    assert "is out of the run" in told.getvalue()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_kicked_peer_joins_again_and_all_hold_equal_bits(crew, mode, caplog):
+    done = threading.Event()
+
+    def act(number):
+        model, digests = oracle.make_model(), {}
+        optimizer = oracle.make_optimizer(model)
+
+        def go():
+            oracle.inner_step(model, optimizer, number, run.step)
+            digests.setdefault(run.metrics().get("merged_round"), run.outer_digest())
+
+        with DiLoCo(crew.address, model, optimizer, sync_every=EVERY, **MODES[mode]) as run:
+            while len(run.communicator.ring) < 2:
+                go()
+            if not number:
+                while not done.is_set():
+                    go()
+                return digests, set()
+            for _ in range(2 * EVERY + 1):
+                go()
+            before = run.communicator.peer_id
+            put_out(crew, run)
+            while run.communicator.peer_id == before or len(run.communicator.ring) < 2:
+                go()
+            for _ in range(4 * EVERY):
+                go()
+            done.set()
+            return digests, {before, run.communicator.peer_id}
+
+    (first, _), (second, names) = crew.together(2, act)
+    both = set(first) & set(second) - {None}
+    assert len(both) >= 5
+    assert all(first[each] == second[each] for each in both)
+    assert len(names) == 2
+    assert "it is wanted elsewhere. Joining again (1 of 3)" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{}, {"fragments": 2, "overlap": 1}], ids=str)
+@pytest.mark.parametrize("peers", [1, 2])
+def test_samples_that_were_leased_to_a_kicked_peer_count_once(crew, peers, options):
+    """Alone it leases for the same round once more, and the batches that it was about to give are of another lease."""
+    dataset, took, taken = Counted(300), {}, {}
+    made = [trainer(crew, dataset, min_peers=peers, **options) for _ in range(peers)]
+
+    def act(number):
+        run, model, optimizer = made[number]
+        batches, landed = run.batches(dataset, 5, epochs=1), run.data.landed
+
+        def count(round, table):
+            rows = dict(zip(table.peers, table.rows, strict=True))
+            taken.setdefault(round, {peer: row.taken for peer, row in rows.items()})
+            landed(round, table)
+
+        run.data.landed = count
+        with run:
+            for place, (numbers,) in enumerate(batches):
+                took.setdefault((run.round + 1, run.communicator.peer_id), []).extend(numbers.tolist())
+                if number == 0 and place == 10:
+                    put_out(crew, run)
+                learn(model, optimizer, numbers)
+
+    crew.together(peers, act)
+    used = [
+        each
+        for round, counts in taken.items()
+        for peer, count in counts.items()
+        for each in took.get((round, peer), [])[:count]
+    ]
+    assert sorted(used) == list(range(300))
+    assert torch.isfinite(next(made[0][1].parameters())).all()
