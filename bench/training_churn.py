@@ -84,7 +84,8 @@ def be_peer(told):
             metrics = run.metrics()
             if metrics.get("merged_round") != last:
                 last = metrics["merged_round"]
-                tell("round", round=last, peers=metrics["peers"], waited_s=metrics["waited_s"])
+                taken = {name: metrics[name] for name in ("peers", "waited_s", "reduced_s")}
+                tell("round", round=last, **taken, sync_bytes=metrics["sync_bytes"])
     for name, value in run.outer_parameters().items():
         dict(model.named_parameters())[name].data.copy_(value)
     loss, dropped = validation_loss(model, valid), run.metrics()["dropped_rounds"]
@@ -237,6 +238,11 @@ def measure(mode, options):
     facts["dropped rounds"] = sum(each["dropped"] for each in last)
     facts["rounds that differ"] = sum(each["diverged"] for each in last)
     facts["digests"] = len({each["digest"] for each in last if each["round"] == most})
+    rounds = [each for peer in run.peers for each in peer.of("round")]
+    facts["s a reduction, median"] = round(statistics.median(each["reduced_s"] for each in rounds), 3)
+    facts["MB of a join's sync, beside what was prefetched"] = round(
+        max(each["sync_bytes"] for each in rounds) / 1e6, 3
+    )
     for kind in KINDS:
         late = delays(run, done, kind)
         if late:

@@ -164,6 +164,7 @@ class Meetings(ABC):
         self._state.tensors = self._contents.entries(self.data.words)
         with self._naming_settings():
             info = self._group.communicator.sync_shared_state(self._state)
+        self._meter.sync_bytes += info.rx_bytes
         if info.rx_bytes or self._state.revision != self._round:
             if self._inner:
                 self._drop_steps()

@@ -30,6 +30,8 @@ class Meter:
         """Of the last round."""
         self.dropped = 0
         """Rounds whose steps made here were lost."""
+        self.sync_bytes = 0
+        """That syncs have brought: what was not prefetched."""
         self.computed_s = self.waited_s = self.reduced_s = 0.0
         """Of the present round: in steps, in the run; and how long the last reduction took."""
         self._steps = 0
@@ -159,5 +161,6 @@ class Meter:
             "tx_bytes": self._sent_bytes,
             "rx_bytes": self._received_bytes,
             "dropped_rounds": self.dropped,
+            "sync_bytes": self.sync_bytes,
             **self._last,
         }
