@@ -59,10 +59,11 @@ def leased(run, kind):
 
 
 def train_leased(run, batches, model, optimizer, told):
+    """Slowly until all are there that shall share the data: on a busy machine they take long to come."""
     pause = threading.Event()
     for numbers in batches:
         say("took", round=run.round + 1, peer=run.communicator.peer_id, numbers=numbers.tolist())
-        pause.wait(told.get("step_s", 0.0))
+        pause.wait(told["step_s"] if run.communicator.world_size >= told["peers"] else 0.1)
         oracle.inner_step(model, optimizer, told["number"], run.step)
 
 

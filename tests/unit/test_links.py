@@ -1,5 +1,7 @@
-"""A link that rests: nobody can report on it, and a ring around it is looked for once."""
+"""A link that rests: no peer can report on it, and a ring around it is looked for once; one that breaks as soon as it
+stands."""
 
+from pccl.core.effects.both import Tick
 from pccl.core.effects.master import Received
 from pccl.core.master import admission
 from pccl.core.master.link import LinkStage
@@ -53,3 +55,22 @@ def test_members_that_reach_each_other_after_all_are_kept_apart_no_more():
         master.handle(Received(member.connection, LinkUp(link.number)), 2.0)
     assert link.stage is LinkStage.STANDING
     assert not master.links.avoided
+
+
+def test_an_end_that_denies_its_links_each_time_they_stand_goes():
+    """The liar waits until both ends have reported them up; the others cannot work meanwhile."""
+    master, _ = three_accepted()
+    liar = next(iter(master.roster.accepted.values()))
+    now = 10.0
+    while liar.peer in master.roster.accepted:
+        now += 0.01
+        assert now < 10.0 + 2 * master.limits.silence_s, "it is never put out"
+        master.handle(Tick(), now)
+        for member in list(master.roster.accepted.values()):
+            master.handle(Received(member.connection, Pong()), now)
+        for link in list(master.links.all()):
+            for member in [each for each in master.roster.accepted.values() if each.peer in link.ends]:
+                master.handle(Received(member.connection, LinkUp(link.number)), now)
+            if liar.peer in link.ends and link.stage is LinkStage.STANDING:
+                master.handle(Received(liar.connection, LinkDown(link.number, "no")), now)
+    assert len(master.roster.accepted) == 2

@@ -162,8 +162,10 @@ class Links(Part):
         return link
 
     def _fail(self, link: Link, cause: str, now: float) -> None:
-        if link.stage is LinkStage.STANDING and all(peer in self._roster.accepted for peer in link.ends):
-            # The two can reach each other: whatever broke the link is no mark against them.
+        members = all(peer in self._roster.accepted for peer in link.ends)
+        if link.stage is LinkStage.STANDING and members and now - link.changed_at >= self._limits.redial_s:
+            # The two can reach each other: whatever broke the link is no mark against them. One that breaks as soon as
+            # it stands has failed: an end that denies it again and again would hold up all others for ever.
             link.failures, link.causes, link.wanted_at = 0, {}, now
             self._dial(link, now)
             return
