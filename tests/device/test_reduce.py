@@ -21,6 +21,7 @@ from pccl import (
     Result,
     UsageError,
 )
+from pccl.dataplane.tensors import mover
 from tests.device.conftest import succeed, together
 from tests.e2e.test_api import connect_two
 
@@ -47,10 +48,16 @@ def test_cpu_and_device_peers_end_with_the_same_bits(pair, device, op):
         assert torch.equal(mixed[0].view(torch.uint8), expected[0].view(torch.uint8)), dtype
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("codec", ["int8", "int4", "e3m0", "minmax8", "minmax16", "zeropoint8", "zeropoint16"])
-def test_codes_are_the_same_wherever_the_tensors_lie(pair, device, codec):
+def test_codes_are_the_same_wherever_the_tensors_lie(pair, device, codec, dtype):
     """For every operation that codes serve: products are refused."""
-    values = [torch.randn(70_001, generator=torch.Generator().manual_seed(seed)) for seed in (1, 2)]
+    if dtype is torch.float64 and device.kind == "mps":
+        pytest.skip("it has none")
+    if codec.endswith("16") and dtype.itemsize == 2:
+        pytest.skip("elements must be longer than their codes")
+    length = 70_001 if dtype is torch.float32 else 5_003
+    values = [torch.randn(length, generator=torch.Generator().manual_seed(seed)).to(dtype) for seed in (1, 2)]
     for op in ("sum", "avg", "max", "min"):
         expected = [value.clone() for value in values]
         sums(pair, expected, op=op, quantize=codec)
@@ -151,6 +158,16 @@ def test_sixteen_at_a_time(pair, device):
     for work in (*works[0], *works[1]):
         work.wait()
     assert all(own[tag].cpu().eq(2 * tag).all() for own in tensors for tag in range(16))
+
+
+def test_kinds_that_gain_nothing_by_it_are_never_pinned(pair, ours, monkeypatch):
+    monkeypatch.setattr(mover, "NEVER_PINNED", (torch.device(ours.first).type,))
+    monkeypatch.setattr(mover, "_movers", {})
+    before = ours.count("pinned")
+    tensors = [torch.full((1 << 20,), float(number + 1)).to(ours.first) for number in range(2)]
+    sums(pair, tensors)
+    assert all(bool((each.cpu() == 3.0).all()) for each in tensors)
+    assert ours.count("pinned") == before
 
 
 @pytest.mark.parametrize("switch", ["no_pinning", "pinned_is_ours"])

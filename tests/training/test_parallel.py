@@ -54,8 +54,8 @@ def test_all_end_with_what_one_process_computes(crew, weights, passes):
     played = play(crew, weights=weights, passes=passes)
     for digests, model, outer in played:
         assert digests == played[0][0]
-        close(model, expected, 2e-6)
-        close(outer, expected, 2e-6)
+        close(model, expected)
+        close(outer, expected)
 
 
 @pytest.mark.parametrize("broken", ["weights", "mean"])
@@ -277,6 +277,6 @@ def test_too_few_peers_hold_their_gradients_until_another_comes(crew, caplog):
         return dict(model.named_parameters())
 
     first, _, third = crew.together(3, act)
-    close(first, expected, 2e-6)
-    close(third, expected, 2e-6)
+    close(first, expected)
+    close(third, expected)
     assert "min_peers is 2, and 1 peer is here" in caplog.text

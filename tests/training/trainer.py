@@ -67,9 +67,26 @@ def train_leased(run, batches, model, optimizer, told):
         oracle.inner_step(model, optimizer, told["number"], run.step)
 
 
+def train_each(told):
+    """One run after the other, in the modes that it was told; the digests of each after its rounds."""
+    for mode, options in told["each"].items():
+        model = oracle.make_model()
+        optimizer, digests = oracle.make_optimizer(model), []
+        with training.DiLoCo(told["address"], model, optimizer, min_peers=told["peers"], **options) as run:
+            while run.round < told["rounds"]:
+                at = run.round
+                oracle.inner_step(model, optimizer, told["number"], run.step)
+                if run.round != at:
+                    digests.append(run.outer_digest())
+        say("did", mode=mode, digests=[*digests, run.outer_digest()])
+
+
 def main():
     told = json.loads(sys.argv[1])
     torch.set_num_threads(told.get("threads", 1))
+    if "each" in told:
+        train_each(told)
+        return
     logging.getLogger("pccl.training").addHandler(Lines(logging.WARNING))
     model = oracle.make_model()
     optimizer = oracle.make_optimizer(model)
