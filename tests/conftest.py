@@ -1,5 +1,5 @@
-"""For all tests: how long an example of hypothesis takes is a fact about the machine, not about the code; and a test that
-leaves a thread of ours behind fails itself, instead of one that counts threads an hour later."""
+"""For all tests: how long an example of hypothesis takes is a fact about the machine, not about the code; and a test
+that leaves a thread of ours behind fails itself, instead of another one that counts threads an hour later."""
 
 import gc
 import threading
@@ -24,8 +24,7 @@ def _leaves_no_thread():
     before = _of_ours()
     yield
     deadline, pause = time.monotonic() + HANG_S, threading.Event()
-    if _of_ours() - before:
-        gc.collect()  # What a failed test holds in a cycle is dropped, as it would be in a program that goes on.
     while left := _of_ours() - before:
         assert time.monotonic() < deadline, f"a test must close what it opened, and left {left}"
-        pause.wait(0.005)
+        gc.collect()  # An exception that was caught holds its frames in a cycle, and these a Communicator.
+        pause.wait(0.05)

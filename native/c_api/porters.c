@@ -17,6 +17,10 @@
 
 #include "guest.h"
 
+/* What Python gets on its main thread nearly everywhere. The program's default may be far less, and Python, which
+ * counts its recursion in calls, would run off the end. Reserved, not used: pages come when they are touched. */
+#define STACK_BYTES ((size_t)8 << 20)
+
 struct porter {
     sem_t called, answered;
     enum capi_call call;
@@ -59,10 +63,15 @@ static void* carry(void* given) {
 static struct porter* hire(void) {
     struct porter* porter = calloc(1, sizeof *porter);
     pthread_t thread;
+    pthread_attr_t attributes;
     if (porter == NULL) return NULL;
     sem_init(&porter->called, 0, 0);
     sem_init(&porter->answered, 0, 0);
-    if (pthread_create(&thread, NULL, carry, porter) != 0) {
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    const int failed = pthread_create(&thread, &attributes, carry, porter);
+    pthread_attr_destroy(&attributes);
+    if (failed != 0) {
         free(porter);
         return NULL;
     }

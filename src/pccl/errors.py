@@ -109,8 +109,8 @@ class CollectiveAborted(Retryable):
     differ between peers, because one has bad memory or sent its neighbours different things: the text says which peers
     have which.
 
-    Remedy: make the same call again, at once: the ring is being closed without the lost peers. Or pass `retry=True` on
-    all peers, and the library does it. Where results differ again and again, `pccl kick` the peer at fault.
+    Remedy: make the same call again, at once: the group has been rewired without the lost peers. Or pass `retry=True`
+    on all peers, and the library does it. Where results differ again and again, `pccl kick` the peer at fault.
 
     Attributes: `tag` of the collective, None if there is none; `lost_peers`, the ids of the peers that are gone.
     """
@@ -193,8 +193,8 @@ class Refused(MembershipLost):
     """The master did not admit this peer; the text says why.
 
     Cause: this peer and one of its future neighbours could not dial each other in either direction, it did not answer
-    the master for `candidate_silence_s`, the run is full (`peers_max`), or it asks for another number of lanes than its
-    group has.
+    the master for `candidate_silence_s` in its trial or `silence_s` before, the run is full (`peers_max`) or too many
+    candidates wait, its lanes differ from the others' (their number, `lane_tls`), or its token may not join.
 
     Remedy: do what the text says, usually open the port of one of the two peers or set `announce`; then try again.
     """
@@ -206,8 +206,10 @@ class Kicked(MembershipLost):
     """The master expelled this peer; the text says why. The other peers go on without it.
 
     Cause: the process was stopped, or its machine or network was down, for longer than `silence_s` while others waited,
-    or than `connection_dead_s`; it broke the protocol; an operator removed it (`pccl kick`); or others waited for its
-    vote for longer than `vote_timeout_s`, where the master has such a limit.
+    or than `connection_dead_s`; the run went on without it while it was away, or an earlier run came back; it and
+    another peer could not reach each other; it broke the protocol or sent too much; its token was revoked; an operator
+    removed it (`pccl kick`); or others waited for its vote for longer than `vote_timeout_s`, where the master has such
+    a limit.
 
     Remedy: build a new Communicator, connect, and call `sync_shared_state`. If it happens while you debug, raise these
     limits.

@@ -1,6 +1,7 @@
 """The door between C and Python, from the side of Python: no answer is 0, every failure has a code and a sentence."""
 
 import ctypes
+import os
 
 import pytest
 
@@ -26,7 +27,8 @@ def door():
         assert text.raw.endswith(b"untouched")
         return answer, text.value.decode()
 
-    return call
+    yield call
+    os.close(table.interrupts)  # The thread at its other end goes with it.
 
 
 def raising(error):

@@ -139,8 +139,6 @@ def test_a_forked_child_has_no_part_and_hides_no_death(two):
 def parse_line(process):
     return parse(process.line())
 
-    return parse(process.line())
-
 
 @pytest.mark.parametrize("call", ["connect", "reduce", "await_master"])
 def test_exit_in_the_middle_of_a_call_keeps_its_code(master, start, call):

@@ -9,8 +9,8 @@ from pccl import CallMismatch, Communicator, DataType, ErrorFeedback, MasterNode
 from pccl.api.transaction import Order, Part
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.tensors.buffers import buffers
+from tests.e2e.pairs import both
 from tests.e2e.test_api import address, connect_two, wait_until
-from tests.e2e.test_api_collectives import both
 
 
 @pytest.fixture

@@ -24,8 +24,8 @@ from pccl import (
     UsageError,
 )
 from pccl.codec import CODES
+from tests.e2e.pairs import both
 from tests.e2e.test_api import address, wait_until
-from tests.e2e.test_api_collectives import both
 from tests.patience import HANG_S
 
 COUNT = 100_003

@@ -123,10 +123,10 @@ def test_every_table_of_the_code_is_on_a_page() -> None:
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_the_files_and_functions_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    folders = "api|compat|core|net|wire|dataplane|training|views|cli|native|tests|bench"
+    folders = "api|compat|core|net|wire|security|dataplane|training|views|c_api|cli|native|tests|bench"
     paths = set(re.findall(rf"`((?:{folders})/[\w./]*)`", text))
     assert [path for path in paths if not any((base / path).exists() for base in (ROOT, ROOT / "src" / "pccl"))] == []
-    module = r"`((?:api|core|net|wire|dataplane)/[\w/]+\.py)`"
+    module = r"`((?:api|core|net|wire|security|dataplane|training|c_api)/[\w/]+\.py)`"
     named = re.findall(rf"{module}(?:,|\s+\()\s*((?:`\w+`(?:,\s+|\sand\s)?)+)\)", text)
     assert page not in PAGES or len(named) > 10
     missing = [

@@ -1,11 +1,14 @@
 """The attempts of one `sync_shared_state`: when there is another, what each votes for, and what a failed call says."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from pccl import CallMismatch, SharedState, SharedStateSyncStrategy, SyncFailed, TensorInfo
 from pccl.api.sync_call import ATTEMPTS_MAX, SyncCall
 from pccl.core.effects.peer_effects import Failure, FailureKind, InSync
+from pccl.logs import Teller
 from pccl.net.transfers import Traffic
 
 LOST = Failure(FailureKind.SYNC_FAILED, "the master was lost in the middle of it; call it again")
@@ -16,6 +19,7 @@ class Scripted:
     """A membership that gives these answers, each with what it brings: bytes that replace the tensor's content."""
 
     def __init__(self, *answers):
+        self.account = SimpleNamespace(teller=Teller("peer"))
         self._answers = list(answers)
         self.requests = []
         self.pulled = False

@@ -12,6 +12,7 @@ from pccl.core.effects.peer_effects import Committed, Failure, FailureKind
 from pccl.core.fields import CollectiveSpec
 from pccl.dataplane.offers import Offers, Traffic
 from pccl.dataplane.tensors.buffers import buffers
+from pccl.logs import Teller
 from pccl.types import TAG_MAX, PeerId, part_tag, tag_name
 
 THREE, TWO = (PeerId("a"), PeerId("b"), PeerId("c")), (PeerId("a"), PeerId("b"))
@@ -297,7 +298,7 @@ def told(caplog, *batches):
     """What is logged of these; each batch comes before the last one was told."""
     caplog.set_level("INFO", "pccl")
     later = []
-    retries = Retries(later.append)
+    retries = Retries(later.append, Teller("peer"))
     for batch in batches:
         for each in batch:
             retries.add(each)

@@ -26,8 +26,8 @@ from pccl.config import PeerConfig, machine
 from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, InSync
 from pccl.core.effects.peer_events import CallCollective, FetchShared, Request, SyncShared, WaitAccepted
 from pccl.core.fields import Identity, Label
-from pccl.core.peer.collectives import ALONE
 from pccl.core.peer.peer import Peer
+from pccl.core.text import ALONE
 from pccl.dataplane.offers import Offers, Traffic
 from pccl.dataplane.plane import DataPlane
 from pccl.dataplane.state.manifest import Holding
@@ -101,7 +101,8 @@ class Membership:
         self._transactions: set[Transaction] = set()
         """Launched and not over: between two attempts, too, when the core knows nothing of them."""
         self._retries = Retries(
-            lambda tell: self._thread.post(lambda: asyncio.get_running_loop().call_later(GATHER_S, tell))
+            lambda tell: self._thread.post(lambda: asyncio.get_running_loop().call_later(GATHER_S, tell)),
+            self.account.teller,
         )
         expect(self, self._thread)
 

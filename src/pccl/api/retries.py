@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from pccl.logs import Teller
 from pccl.types import PeerId, tag_name
-
-log = logging.getLogger("pccl.collective")
 
 
 @dataclass(frozen=True)
@@ -30,8 +29,9 @@ class Retry:
 class Retries:
     """Logs one line for each event, however many calls it met: one death may abort a thousand collectives."""
 
-    def __init__(self, later: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, later: Callable[[Callable[[], None]], object], teller: Teller) -> None:
         """`later` calls a function after a moment, in which the others of an event come."""
+        self._teller = teller
         self._later = later
         self._lock = threading.Lock()
         self._gathered: dict[object, list[Retry]] = {}
@@ -48,13 +48,7 @@ class Retries:
         with self._lock:
             first, *others = self._gathered.pop(event)
         also = f", with {len(others)} other{'s' if len(others) > 1 else ''}" if others else ""
+        sentence = f"{first.call} tag {first.tag}, attempt {first.attempt}: {first.reason}. Trying again{also}"
         # The loss of a peer was a line of its own, in the log of each peer.
-        log.log(
-            logging.INFO if first.lost else logging.WARNING,
-            "%s tag %d, attempt %d: %s. Trying again%s",
-            first.call,
-            first.tag,
-            first.attempt,
-            first.reason,
-            also,
-        )
+        level = logging.INFO if first.lost else logging.WARNING
+        self._teller.tell("collective", level, "retry", sentence, tag=first.tag)

@@ -21,8 +21,6 @@ from pccl.dataplane.state.manifest import Holding
 from pccl.errors import to_exception
 from pccl.types import SharedStateSyncStrategy
 
-log = logging.getLogger("pccl.state")
-
 ATTEMPTS_MAX = 4
 """Of one call. Each that fails has cost a master, every holder of a puller, or a link that did not stand in its time;
 what came is kept, so each has less to fetch. Three such losses are bad luck; a fourth in one call has a cause that a
@@ -54,9 +52,9 @@ class SyncCall:
             if not isinstance(answer, Failure) or answer.kind is not FailureKind.SYNC_FAILED:
                 break
             failed = answer
-            log.warning(
-                "%s. Attempt %d of %d begins", failed.reason.removesuffix("; call it again"), attempt, ATTEMPTS_MAX
-            )
+            why = failed.reason.removesuffix("; call it again")
+            sentence = f"{why}. Attempt {attempt} of {ATTEMPTS_MAX} begins"
+            self._membership.account.teller.tell("state", logging.WARNING, "sync again", sentence)
             answer = self._attempt()
         if isinstance(answer, Failure):
             raise to_exception(answer if failed is None else _after(failed, answer))

@@ -4,6 +4,7 @@ Owns the pipe to which `pcclInterruptMaster` writes handles, from signal handler
 Must not know how calls come in.
 """
 
+import logging
 import os
 import sys
 import threading
@@ -42,8 +43,10 @@ class CMaster:
                 self._stop()
 
     def _stop(self) -> None:
-        self._master.interrupt()
-        self._over.set()
+        try:
+            self._master.interrupt()
+        finally:
+            self._over.set()
 
     def await_termination(self) -> None:
         """Wait until it was interrupted and has stopped."""
@@ -66,7 +69,13 @@ def interrupts() -> int:
 
 
 def _obey(read_end: int) -> None:
+    """Until the other end is closed, which a program never does: its library is never unloaded."""
     while handle := os.read(read_end, HANDLE_BYTES):
         master = MASTERS.look_up(int.from_bytes(handle, sys.byteorder))
-        if master is not None:  # else it was destroyed meanwhile, and needs no stopping
+        if master is None:
+            continue  # It was destroyed meanwhile, and needs no stopping.
+        try:
             master.interrupt()
+        except Exception:  # Whatever befell this one, others must still be stopped.
+            logging.getLogger("pccl.master").exception("a master could not be interrupted")
+    os.close(read_end)

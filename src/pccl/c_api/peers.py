@@ -107,9 +107,11 @@ class CPeer:
 
     def close(self) -> None:
         """Leave. Memory of what was in flight is free when this returns."""
-        self.communicator.close()
-        for handle in list(self._launched.values()):
-            handle.wait()
+        try:
+            self.communicator.close()
+        finally:
+            for handle in list(self._launched.values()):
+                handle.wait()
 
 
 PEERS: Handles[CPeer] = Handles("communicator", "pcclCreateCommunicator")

@@ -39,5 +39,6 @@ class Staged(Generic[Kind]):
 
     def enter(self, stage: Kind) -> None:
         """Go on to one of the successors of the present stage."""
-        assert self.may_enter(stage), f"{self}: {self._stage} cannot become {stage}"
+        if not self.may_enter(stage):  # No assert: `python -O` must not let what is impossible pass.
+            raise AssertionError(f"{self}: {self._stage} cannot become {stage}")
         self._stage = stage

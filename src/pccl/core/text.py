@@ -1,7 +1,7 @@
 """Sentences for people: short names, lists of them, texts that any message can carry; and the error of a
 message that breaks the protocol.
 
-Knows nothing of what the sentences are about.
+Knows nothing of what the sentences are about, but for those that both sides have in common.
 """
 
 from collections.abc import Iterable
@@ -19,6 +19,9 @@ def clip(text: str) -> str:
     )
     return text if len(text) <= TEXT_MAX else text[: TEXT_MAX - 1] + "…"
 
+
+ALONE = "this group has no other accepted peer; admit one with update_topology"
+"""Why a collective cannot begin: the same to a peer that knows it and to one that the master tells."""
 
 NAMES_MAX = 8
 """Peers named in one sentence; a person reads eight names, and a thousand would not fit a message."""

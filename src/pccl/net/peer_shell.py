@@ -325,6 +325,7 @@ class PeerShell:
             self._driver.post(event)
 
     def _bug(self, error: Exception) -> None:
+        self.transfers.stop()
         for number in list(self._calls):
             self._resolve(number, Failure(FailureKind.PROTOCOL, f"internal error of this peer: {error!r}"))
         self.stop("internal error")

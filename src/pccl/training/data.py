@@ -190,7 +190,8 @@ class ShardBatches:
         self._reader = Reader(shards, options.pop("seed", 0), options.pop("shuffle", True))
         self._collate = options.pop("collate_fn", default_collate)
         if options:
-            raise UsageError(f"batches: {', '.join(options)} must be left out with Shards; open() may read ahead")
+            given = ", ".join(options)
+            raise UsageError(f"batches: {given} must be left out with Shards; the function passed to it may read ahead")
         run.data.batch_size, run.data.shards = batch_size, shards.count
         run.data.ends = 0 if epochs is None else epochs * shards.count
 

@@ -72,7 +72,7 @@ class VotesAreLimited(Checker):
     def __init__(self, theatre: "Theatre") -> None:
         super().__init__(theatre)
         self._since: dict[tuple[str, PeerId], float] = {}
-        """Since when more peers wait in a ballot of all than this one and others do not."""
+        """Since when more peers wait in a ballot of all than this one and others do not, and it waits for nothing."""
         self._limit_s = theatre.plan.master_limits.vote_timeout_s
 
     def master_handled(self, event: MasterEvent) -> None:
@@ -82,7 +82,9 @@ class VotesAreLimited(Checker):
             for call in ("updating", "asking"):
                 absent = [each.peer for each in accepted if not getattr(each, call)]
                 if 2 * len(absent) < len(accepted):
-                    missing |= {(call, peer): self._since.get((call, peer), now) for peer in absent}
+                    # One that waits itself, for links or a collective, is looked at when it has nothing to wait for.
+                    idle = [each.peer for each in accepted if each.peer in absent and not each.waits]
+                    missing |= {(call, peer): self._since.get((call, peer), now) for peer in idle}
             self._since = missing
 
     def sampled(self) -> None:

@@ -26,7 +26,7 @@ from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start,
 from pccl.core.rules.agreement import different_results, disagreement, rootless
 from pccl.core.rules.ballot import Ballot
 from pccl.core.rules.schedule import lane_share, segment_bytes
-from pccl.core.text import Violation, clip
+from pccl.core.text import ALONE, Violation, clip
 from pccl.types import PeerId, short, tag_name
 
 LINKS_NAMED_MAX = 3
@@ -200,9 +200,7 @@ class Collectives(Part):
         if not collective.ballot.votes:
             self._end(collective, now)
         elif len(ring) < 2:
-            self._refuse(
-                collective, True, "this group has no other accepted peer; wait for one with update_topology", now
-            )
+            self._refuse(collective, True, ALONE, now)
         elif (collective.stage is CollectiveStage.READY or collective.ballot.complete) and (
             strange := rootless(collective.ballot.votes.values(), ring)
         ):

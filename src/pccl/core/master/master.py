@@ -225,7 +225,7 @@ class Master:
             case Correction():
                 pass  # It was sent before our answer arrived; `LinkDown` follows.
             case Join() | Resume() | ReportPart():
-                raise Violation("joined twice on one connection")
+                raise Violation(f"sent {type(message).__name__} on a connection that has joined already")
             case AskStatus() | AskProbe() | KickPeer():
                 raise Violation("asked like an observer on the connection of a peer")
             case Fetch():

@@ -27,11 +27,8 @@ from pccl.core.peer.links import Links
 from pccl.core.peer.outbox import Outbox
 from pccl.core.rules.schedule import PARCELS_BYTES_MAX, PARCELS_KEPT_MAX, PARCELS_MAX
 from pccl.core.staged import Stage, Staged
-from pccl.core.text import Violation, clip
+from pccl.core.text import ALONE, Violation, clip
 from pccl.types import CollectiveKind, PeerId, count_peers, tag_name
-
-ALONE = "this group has no other accepted peer; admit one with update_topology"
-"""Why a peer cannot begin a collective by itself."""
 
 UNUSED_MAX = 3
 """After this many parcels that were not used few more are sent until our links change: some pair of the group has no

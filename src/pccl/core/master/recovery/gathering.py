@@ -229,7 +229,7 @@ def _why_not(returned: Returned, goes_on: str, epoch: int) -> Kick:
         return _UNREPORTED
     run = returned.resume.run
     if run != goes_on:
-        reason = f"this master goes on with another run ({goes_on}) than the one that it was in ({run})"
+        reason = f"this master goes on with run {goes_on}, and this peer was in {run}. Build a new Communicator"
         return Kick(KickKind.OTHER_RUN, reason)
     reason = f"the run went on without it: it is not in the last ring of its group (epoch {epoch})"
     return Kick(KickKind.LATE, reason)
