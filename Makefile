@@ -70,8 +70,8 @@ aimed: $(INSTALLED) ## faults at every step of small runs, some 12,000 of them (
 bench: $(INSTALLED) ## cost of a vote round, in JSON lines
 	$(BIN)/python bench/control.py $(ARGS)
 
-fuzz: $(NUMPY) ## random and spoiled bytes in front of every parser: 10^6 cases (ARGS='--seconds 60' for less)
-	$(BIN)/python -m tests.fuzz --cases 1000000 $(ARGS)
+fuzz: $(NUMPY) ## random and spoiled bytes in front of every parser: 10^6 cases or an hour (ARGS='--seconds 60' for less)
+	$(BIN)/python -m tests.fuzz --cases 1000000 --seconds 3600 $(ARGS)
 
 stress: $(NUMPY) ## kills of real peers, every sum checked (ARGS='--help' for its options)
 	$(BIN)/python -m tests.stress $(ARGS)

@@ -1,16 +1,20 @@
 """What collectives on tensors of a device cost their caller: how long a launch takes with kernels queued before it, how
 much longer a wait takes with kernels queued after it, and how often many tensors wait for the device. In JSON lines.
 
-On the device of the tests, or on the one that PCCL_TEST_DEVICE names:  python -m bench.device [--rounds 7]
+On the device of the tests, or on the one that PCCL_TEST_DEVICE names:  python bench/device.py [--rounds 7]
 """
 
 import argparse
 import json
 import statistics
+import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
+
+sys.path.append(str(Path(__file__).parents[1]))
 
 from pccl import MasterNode
 from tests.device import hardware

@@ -12,7 +12,7 @@ from collections import deque
 from pccl.core.fields import Identity
 from pccl.core.messages.both import Ping
 from pccl.core.messages.to_master import Join
-from pccl.security import control, identity, tls, tokens
+from pccl.security import control, identity, proofs, tls, tokens
 from pccl.security.control import PeerGuard
 from pccl.security.tokens import CLAIM_BYTES, Claim, Role, Token
 from pccl.types import PeerId
@@ -29,8 +29,10 @@ def needs_a_token(how: str) -> bool:
     return how in ("tls", "finished", "pings")
 
 
-def flood(port: int, how: str, token: str, rate: float, seconds: float) -> None:
-    """In a process of its own; prints how many connections, or pings, there were in a second."""
+def flood(port: int, kind: tuple[str, str], token: str, rate: float, seconds: float) -> None:
+    """Of a kind at a master or a peer, in a process of its own; prints how many connections, or pings, there were in a
+    second."""
+    at, how = kind
     parsed = tokens.parse(token) if token else None
     if how == "pings":
         print(_ping(port, parsed, seconds), flush=True)
@@ -53,7 +55,7 @@ def flood(port: int, how: str, token: str, rate: float, seconds: float) -> None:
             half.begin(sock, parsed)
         else:
             with contextlib.suppress(OSError):
-                sock.send(_first_bytes(how, parsed))
+                sock.send(_first_bytes(how, parsed) if at == "master" else _first_of_lane(how, parsed))
         if len(kept) > KEPT:
             kept.popleft().close()
     print(made / seconds, flush=True)
@@ -69,6 +71,18 @@ def _first_bytes(how: str, token: Token | None) -> bytes:
             return head + claim.pack() + secrets.token_bytes(control.KNOCK_BYTES - CLAIM_BYTES) + _CLIENT_HELLO
         case "tls" if token is not None:
             return head + control.knock(token.claim, token.key, secrets.token_bytes(16)) + _CLIENT_HELLO
+    return b""
+
+
+def _first_of_lane(how: str, token: Token | None) -> bytes:
+    """What a stranger sends to the port of a peer, where lanes are offered. A token does not help there."""
+    head = preamble(Purpose.LANE if token is None else Purpose.SECURE_LANE)
+    knock = proofs.knock(secrets.token_bytes(32), head, secrets.randbelow(64)).pack()
+    match how:
+        case "half":
+            return head + (b"\xff\x0f\x00\x00half" if token is None else knock[: len(knock) // 2])
+        case "knock":
+            return head + knock + _CLIENT_HELLO
     return b""
 
 

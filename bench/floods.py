@@ -125,8 +125,10 @@ def started_master(folder: Path, secured: bool) -> Iterator[tuple[Target, str]]:
 
 
 @contextlib.contextmanager
-def flooding(port: int, arguments: argparse.Namespace, how: str, token: str) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, __file__, "--flood", str(port), "--how", how]
+def flooding(
+    port: int, arguments: argparse.Namespace, kind: tuple[str, str], token: str
+) -> Iterator["subprocess.Popen[str]"]:
+    command = [sys.executable, __file__, "--flood", str(port), "--at", kind[0], "--how", kind[1]]
     command += ["--rate", str(arguments.rate), "--seconds", str(arguments.seconds)]
     command += ["--open"] if not token else []
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -168,7 +170,7 @@ def measure(at: str, how: str, arguments: argparse.Namespace, folder: Path) -> s
             before, cpu = resident_mb(target.process_id), cpu_seconds(target.process_id)
             most = [before]
             peers[0].votes.clear()
-            with flooding(target.port, arguments, how, token) as flooder:
+            with flooding(target.port, arguments, (at, how), token) as flooder:
 
                 def look() -> None:
                     while flooder.poll() is None:
@@ -183,19 +185,21 @@ def measure(at: str, how: str, arguments: argparse.Namespace, folder: Path) -> s
         finally:
             for peer in peers:
                 peer.process.kill()
-    votes = sorted(peers[0].votes)
-    facts = {
-        "flood_per_s": round(rate),
-        "grown_mb": round(max(most) - before, 1),
-        "cpu": round(cpu, 2),
-        "votes": len(votes),
-        "vote_median_ms": round(statistics.median(votes) * 1e3, 2) if votes else None,
-        "vote_p99_ms": round(votes[int(0.99 * len(votes))] * 1e3, 2) if votes else None,
-        "vote_max_ms": round(votes[-1] * 1e3, 2) if votes else None,
-        "joins": len(joins),
-        "join_max_s": round(max(joins), 3) if joins else None,
-    }
-    return json.dumps({"bench": "floods", "at": at, "how": how, "secret": not arguments.open, **facts})
+    facts: dict[str, object] = {"secret": not arguments.open, "flood_per_s": round(rate)}
+    facts |= {"grown_mb": round(max(most) - before, 1), "cpu": round(cpu, 2), **of_votes(peers[0].votes)}
+    facts |= {"joins": len(joins), "join_max_s": round(max(joins), 3) if joins else None}
+    return json.dumps({"bench": "floods", "at": at, "how": how, **facts})
+
+
+def of_votes(taken: list[float]) -> dict[str, object]:
+    """How long the votes took that were made meanwhile."""
+    votes = sorted(taken)
+    facts: dict[str, object] = {"votes": len(votes)}
+    if votes:
+        facts["vote_median_ms"] = round(statistics.median(votes) * 1e3, 2)
+        facts["vote_p99_ms"] = round(votes[int(0.99 * len(votes))] * 1e3, 2)
+        facts["vote_max_ms"] = round(votes[-1] * 1e3, 2)
+    return facts
 
 
 def main() -> None:
@@ -212,7 +216,8 @@ def main() -> None:
     if not arguments.be_peer:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if arguments.flood:
-        flood(arguments.flood, arguments.how[0], sys.stdin.readline().strip(), arguments.rate, arguments.seconds)
+        kind, token = (arguments.at[0], arguments.how[0]), sys.stdin.readline().strip()
+        flood(arguments.flood, kind, token, arguments.rate, arguments.seconds)
     elif arguments.be_peer:
         be_peer(arguments.be_peer)
     else:

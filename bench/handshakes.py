@@ -12,6 +12,7 @@ first one is without a flood. Needs the command `openssl`.
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import resource
 import selectors
@@ -25,7 +26,8 @@ import time
 from collections import deque
 from pathlib import Path
 
-from floods import FLOOD_ADDRESS, KEPT, VOTE_EVERY_S, resident_mb, result
+from flooders import FLOOD_ADDRESS, KEPT
+from floods import VOTE_EVERY_S, of_votes, resident_mb
 
 sys.path.append(str(Path(__file__).parents[1]))
 
@@ -147,7 +149,8 @@ def measure(arguments: argparse.Namespace, how: str, ca: OwnCA) -> str:
             second.close()
         process.kill()
     facts: dict[str, object] = {"flood_per_s": round(rate), "grown_mb": round(most - before, 1), "cpu": round(spent, 2)}
-    return result("certified master", how, facts, votes, answers)
+    facts |= of_votes(votes) | {"answers": len(answers), "answer_max_s": round(max(answers), 3) if answers else None}
+    return json.dumps({"bench": "handshakes", "at": "certified master", "how": how, **facts})
 
 
 def main() -> None:

@@ -13,11 +13,15 @@ import functools
 import json
 import resource
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[1]))
 
 from pccl.net.sockets import tune_lane
 from pccl.types import DataType, ReduceOp

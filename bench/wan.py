@@ -2,6 +2,7 @@
 
     sudo python bench/wan.py [--cases 2x1000 4x400] [--lanes 0 1 4 8 16] [--mb 64 256] [--rounds 2] [--gloo]
     sudo python bench/wan.py --cases 2x200 4x200 --codecs none int8 int4 --mb 256
+    sudo python bench/wan.py --cases 2x1000 --tls --rounds 7
 
 Hosts are network namespaces of their own (see `wanlab`), and the master runs on the first of them. `2x1000` is two
 hosts that send 1000 Mbit/s each. Every number of lanes gets its own master and peers, started once; they take
@@ -31,9 +32,10 @@ def start_all(stack: contextlib.ExitStack, lab: WanLab, arguments: argparse.Name
     hosts = range(lab.wan.hosts)
     places = [Place(tuple(lab.inside(host)), lab.address(host), "wan0") for host in hosts]
     fleets = []
-    for count, codec in itertools.product(arguments.lanes, arguments.codecs or [""]):
-        name = ", ".join(["ours", f"{count} lanes" if count else "default", *filter(None, [codec])])
-        settings = {"lanes": count, "quantize": codec}
+    kinds = ["plain", "TLS"] if arguments.tls else [""]
+    for count, codec, kind in itertools.product(arguments.lanes, arguments.codecs or [""], kinds):
+        name = ", ".join(["ours", f"{count} lanes" if count else "default", *filter(None, [codec, kind])])
+        settings = {"lanes": count, "quantize": codec, "insecure": kind == "plain"}
         fleets.append(stack.enter_context(fleet(name, len(places), settings, with_master(places))))
     if arguments.gloo:
         fleets.append(stack.enter_context(fleet("gloo", len(places), {}, each("gloo", places))))
@@ -118,6 +120,7 @@ def main() -> None:
     parser.add_argument("--mb", type=int, nargs="*", default=[64, 256], help="sizes in MiB beside 4 KB")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--gloo", action="store_true")
+    parser.add_argument("--tls", action="store_true", help="plain lanes beside sealed ones, which take turns")
     parser.add_argument("--congestion", default="", help="of the hosts, e.g. cubic; otherwise this machine's default")
     arguments = parser.parse_args()
     if os.geteuid() != 0:

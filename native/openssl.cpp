@@ -34,6 +34,8 @@ std::string bind(void* handle, Library& library) {
     PCCL_FIND(SSL_CTX_use_PrivateKey_file);
     PCCL_FIND(SSL_CTX_load_verify_locations);
     PCCL_FIND(SSL_CTX_set_verify);
+    PCCL_FIND(SSL_CTX_get0_param);
+    PCCL_FIND(X509_VERIFY_PARAM_set_flags);
     PCCL_FIND(SSL_get_verify_result);
     PCCL_FIND(X509_verify_cert_error_string);
     PCCL_FIND(d2i_AutoPrivateKey);

@@ -18,6 +18,7 @@ struct Ssl;
 struct Bio;
 struct BioMethod;
 struct Key;
+struct Param;
 struct X509;
 
 inline constexpr int error_want_read = 2;    // SSL_ERROR_WANT_READ
@@ -38,6 +39,7 @@ inline constexpr int bio_flag_write = 0x02;
 inline constexpr int bio_flag_retry = 0x08;
 inline constexpr int bio_ctrl_flush = 11;
 inline constexpr int bio_source_sink = 0x0400;
+inline constexpr unsigned long crl_check = 0x4;  // X509_V_FLAG_CRL_CHECK
 
 // Names as in OpenSSL, so that its manual pages apply.
 struct Library {
@@ -55,6 +57,8 @@ struct Library {
     int (*SSL_CTX_use_PrivateKey_file)(Ctx*, const char*, int);
     int (*SSL_CTX_load_verify_locations)(Ctx*, const char*, const char*);
     void (*SSL_CTX_set_verify)(Ctx*, int, int (*)(int, void*));
+    Param* (*SSL_CTX_get0_param)(Ctx*);
+    int (*X509_VERIFY_PARAM_set_flags)(Param*, unsigned long);
     long (*SSL_get_verify_result)(const Ssl*);
     const char* (*X509_verify_cert_error_string)(long);
     Key* (*d2i_AutoPrivateKey)(Key**, const unsigned char**, long);

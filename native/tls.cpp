@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace pccl {
@@ -27,6 +29,14 @@ constexpr std::size_t read_buffer_bytes = std::size_t{64} << 10;
 constexpr std::size_t unsent_max = std::size_t{1} << 20;
 
 constexpr const char* ciphers = "TLS_AES_128_GCM_SHA256:TLS_CHACHA20_POLY1305_SHA256";
+
+bool holds_crl(const std::string& file) {
+    std::ifstream in(file);
+    for (std::string line; std::getline(in, line);) {
+        if (line.find("BEGIN X509 CRL") != std::string::npos) return true;
+    }
+    return false;
+}
 
 }  // namespace
 
@@ -132,6 +142,10 @@ TlsContext::TlsContext(const Library& library, const CertificateFiles& files, st
           library.SSL_CTX_use_PrivateKey_file(context_, files.key.c_str(), file_pem) == 1 &&
           library.SSL_CTX_load_verify_locations(context_, files.ca.c_str(), nullptr) == 1);
     library.SSL_CTX_set_verify(context_, verify_both, nullptr);
+    // As on control connections: a list of revoked certificates behind that of the CA counts, and none is asked for.
+    if (holds_crl(files.ca)) {
+        check(library.X509_VERIFY_PARAM_set_flags(library.SSL_CTX_get0_param(context_), crl_check) == 1);
+    }
     verifies_ = true;
 }
 

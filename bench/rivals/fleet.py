@@ -116,17 +116,17 @@ def with_master(places: list[Place]) -> Start:
     """Peers of ours, and their master at the first place."""
 
     def start(stack: contextlib.ExitStack, control: str, settings: Facts) -> int:
-        command = [sys.executable, "-m", "pccl.cli", "master", "--listen", f"{places[0].address}:0", "--insecure"]
+        command = [sys.executable, "-m", "pccl.cli", "master", "--listen", f"{places[0].address}:0"]
+        command += ["--insecure"] if settings.get("insecure") else []
         master = _launch(stack, [*places[0].before, *command], stdout=subprocess.PIPE)
         assert master.stdout is not None, "a pipe was asked for"
-        # Off loopback it warns first.
-        said = next((line.decode() for line in master.stdout if b"listens on" in line), "")
-        found = re.search(r"\S+:\d+", said)
+        said = next((line for line in master.stdout if b"join at" in line), b"")
+        found = re.search(r"join at: (?:pccl://)?([^\s,]+)", said.decode())
         if found is None:
             raise RivalFailed("ours: the master did not start")
         # Read on, or a full pipe would hold the master up.
         threading.Thread(target=master.stdout.read, daemon=True).start()
-        each("ours", places)(stack, control, {**settings, "master": found[0]})
+        each("ours", places)(stack, control, {**settings, "master": found[1]})
         return master.pid
 
     return start

@@ -54,7 +54,7 @@ class Ours:
     def _lanes(self) -> Facts:
         """How many lanes lead to a neighbour, and under which congestion control: asked of the kernel, since what
         was meant and what is need not agree."""
-        master_port = int(self._master.rpartition(":")[2])
+        master_port = int(self._master.partition("#")[0].rpartition(":")[2])
         kinds: list[bytes] = []
         for name in os.listdir("/proc/self/fd"):
             # Most descriptors are no connections, and the one of the listing itself is closed already.

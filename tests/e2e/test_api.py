@@ -1,13 +1,16 @@
 """What a user of `MasterNode` and `Communicator` can rely on, inside one process and at its end."""
 
+import contextlib
 import gc
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -131,6 +134,34 @@ def test_the_demo_tells_its_story():
     assert len(digests) == 5
     assert len(set(digests)) == 1
     assert process.stdout.count("and received 784 bytes") == 5  # all but the first to come: weights and momentum
+    assert re.search(r"pccl://127\.0\.0\.1:\d+#[\w-]{40,}", process.stdout), "the join address is part of the story"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_no_process_of_the_demo_has_a_token_in_arguments_or_variables():
+    """Others on the machine can read both. A token of a run of the user's own is not handed on, either."""
+    own = "of-a-run-of-the-users-own"
+    command = [sys.executable, "-m", "pccl.cli", "demo"]
+    with subprocess.Popen(
+        command, env={**environment(), "PCCL_TOKEN": own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as demo:
+        token, looked_at = "", set()
+        for line in demo.stdout:
+            token = token or line.partition("#")[2].strip() * ("pccl://" in line)
+            for child in Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split() if token else ():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    variables, arguments = (
+                        Path(f"/proc/{child}/{what}").read_bytes() for what in ("environ", "cmdline")
+                    )
+                    if arguments.endswith(b"demo\0"):
+                        continue  # Forked, and not yet another program.
+                    shown = variables + arguments
+                    assert token.encode() not in shown
+                    assert own.encode() not in shown
+                    looked_at.add(child)
+        assert demo.wait(HANG_S) == 0
+    assert len(token) > 40
+    assert len(looked_at) == 7, "a master and six peers"
 
 
 # ── the communicator ─────────────────────────────────────────────────────────────────────────────────────────────────

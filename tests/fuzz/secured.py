@@ -12,10 +12,12 @@ import random
 import shutil
 import socket
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pccl.core.messages.lanes import LaneHello
+from pccl.credentials import CertificateFiles
 from pccl.errors import UsageError
 from pccl.net import proving
 from pccl.net.connection import MasterEnd, MasterSide
@@ -23,13 +25,16 @@ from pccl.net.peer_end import PeerEnd
 from pccl.net.proving import Keys, LaneSecurity
 from pccl.security import certificate, control, proofs, tokens
 from pccl.security.audit import Audit
-from pccl.security.control import Door, PeerGuard
+from pccl.security.authority import Authority
+from pccl.security.certified import CertifiedDoor, CertifiedPeerGuard
+from pccl.security.control import AcceptingGuard, Door, Guard, PeerGuard
 from pccl.security.lanes import StandardTls
 from pccl.security.ledger import Ledger
 from pccl.security.secret import MasterSecret
 from pccl.wire.codec import encode
 from pccl.wire.framing import Purpose, WireError, frame, preamble
 from tests.fuzz.corpus import body, spoiled
+from tests.security.own_ca import OwnCA
 
 LINK, KEY = 7, b"k" * 32
 
@@ -100,6 +105,10 @@ class SealedEnds:
         self._loop = asyncio.new_event_loop()
         self._stranger = tokens.mint(MasterSecret(bytes(32)), door().first_token().claim, door().pin)
 
+    def _guards(self, honest: bool, chance: random.Random) -> tuple[AcceptingGuard, Guard]:
+        """Of the master, and of a peer or a stranger."""
+        return door().guard(), PeerGuard(door().first_token() if honest else self._stranger)
+
     def __call__(self, chance: random.Random) -> None:
         self._loop.run_until_complete(self._play(chance))
 
@@ -107,10 +116,12 @@ class SealedEnds:
         frames: list[bytes] = []
         causes: list[str] = []
         honest = chance.random() < 0.7
-        token = door().first_token() if honest else self._stranger
-        side = MasterSide(lambda data: frames.append(data) or 0.0, causes.append)  # type: ignore[func-returns-value]
-        master = MasterEnd(side, door().guard())
-        peer = PeerEnd(lambda data: None, causes.append, PeerGuard(token))
+        guards = self._guards(honest, chance)
+        steps: list[Callable[[], None]] = []
+        taken, turn_of = frames.append, chance.choice((steps.append, lambda step: step()))
+        side = MasterSide(lambda data: taken(data) or 0.0, causes.append, turn=turn_of)  # type: ignore[func-returns-value]
+        master = MasterEnd(side, guards[0])
+        peer = PeerEnd(lambda data: None, causes.append, guards[1])
         peer.greeted.add_done_callback(lambda done: done.cancelled() or done.exception())
         up, down = Wire(), Wire()
         master.connection_made(down)  # type: ignore[arg-type]
@@ -122,10 +133,13 @@ class SealedEnds:
                 with contextlib.suppress(control.NotProven):  # A master does not speak first.
                     master.send(spoiled(body("to_peer", chance), chance))
             self._pass_on(up, master, turn >= spoils_from, chance)
+            while steps:  # It is its turn now; what came meanwhile was held.
+                steps.pop(0)()
             self._pass_on(down, peer, turn >= spoils_from, chance)
         opened = master._guard is not None and master._guard.open
         assert honest or not (opened or frames), "a stranger was let in"
         assert opened or not frames
+        assert opened or not honest or spoils_from < self.TURNS, "a peer was not let in"
         for end in (master, peer):
             end.connection_lost(None)
         for cause in causes:
@@ -142,6 +156,29 @@ class SealedEnds:
 
     def close(self) -> None:
         self._loop.close()
+
+
+class CertifiedEnds(SealedEnds):
+    """The same with certificates of an own CA. A stranger's is of another one, or names no role."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        folder = Path(tempfile.mkdtemp(prefix="pccl-fuzz-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        ours, foreign = OwnCA(folder / "ours"), OwnCA(folder / "foreign")
+        self._door = CertifiedDoor(_authority(ours.master()), Audit(folder / "audit"))
+        self._honest = _authority(ours.peer()).dialling(names=True)
+        nameless = ours.issue("nameless", "DNS:printer.example.org")._asdict()
+        strangers = (nameless, foreign.peer() | {"ca": ours.ca})
+        self._strangers = [_authority(files).dialling(names=True) for files in strangers]
+
+    def _guards(self, honest: bool, chance: random.Random) -> tuple[AcceptingGuard, Guard]:
+        context = self._honest if honest else chance.choice(self._strangers)
+        return self._door.guard(), CertifiedPeerGuard(context, "127.0.0.1")
+
+
+def _authority(files: dict[str, Path]) -> Authority:
+    return Authority(CertificateFiles(**files))
 
 
 class SealedHello:

@@ -43,7 +43,7 @@ from pccl.wire.framing import (
     preamble,
 )
 from tests.fuzz.corpus import DIRECTIONS, WORDS, body, spoiled
-from tests.fuzz.secured import SealedEnds, SealedHello, token_text
+from tests.fuzz.secured import CertifiedEnds, SealedEnds, SealedHello, token_text
 from tests.native.oracle import TAG
 from tests.native.rings import Rig, Work
 
@@ -77,7 +77,8 @@ def certificates(chance: random.Random) -> None:
     assert authority.read(der).roles == ("peer", "operator")
     try:
         found = authority.read(spoiled(der, chance))
-        assert all(uri.isprintable() for uri in found.uris)
+        assert found.lacks("pccl:peer").isprintable()
+        assert bool(found.rights) == bool({"peer", "operator"}.intersection(found.roles))
     except NotProven as error:
         check_words(error)
 
@@ -335,4 +336,4 @@ FAST: tuple[Callable[[], Target], ...] = (
     lambda: headers,
     lambda: token_text,
 )
-SLOW: tuple[Callable[[], Target], ...] = (Hello, lambda: served, lambda: ring, SealedEnds, SealedHello)
+SLOW: tuple[Callable[[], Target], ...] = (Hello, lambda: served, lambda: ring, SealedEnds, SealedHello, CertifiedEnds)

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from pccl.security import certificate, ed25519
+from pccl.security import authority, certificate, ed25519
 
 VECTORS = [
     (
@@ -49,3 +49,20 @@ def test_a_private_key_shows_in_no_repr():
 def test_a_seed_of_another_length_is_refused():
     with pytest.raises(ValueError, match="must have 32 bytes, got 3"):
         certificate.make(b"abc")
+
+
+@pytest.mark.parametrize("uri", [" pccl:master", "pccl:master\n", "pccl:\x00master", "pccl:peer\x7f", "PCCL:peer"])
+def test_what_looks_like_a_role_only_when_it_is_cleaned_is_none(uri):
+    """A CA that signs any name under a prefix of its own may be asked for such a one."""
+    names = der(0x30, der(0x86, uri.encode()))
+    extensions = der(0x30, der(0x30, bytes.fromhex("0603551d11") + der(0x04, names)))
+    certified = authority.read(der(0x30, der(0x30, der(0xA3, extensions))))
+    assert certified.uris == (uri,)
+    assert certified.roles == ()
+    assert not certified.rights
+    assert authority.MASTER not in certified.uris
+
+
+def der(tag, content):
+    assert len(content) < 128
+    return bytes((tag, len(content))) + content

@@ -16,6 +16,7 @@ from pccl.security.authority import Authority
 from pccl.security.proofs import KNOCK_BYTES
 from pccl.wire.framing import PREAMBLE_BYTES, Purpose, frame, preamble
 from tests.security.ends import KINDS
+from tests.security.own_ca import OwnCA
 from tests.security.test_proving import ProvedPeers
 from tests.unit.scripted import TwoPeers, run, until
 
@@ -94,6 +95,21 @@ def test_one_end_is_turned_away(ours, foreign, plane, who, wrong, words):
     event = outcome(*((bad, good) if who == "anna" else (good, bad)))
     assert isinstance(event, LaneClosed)
     assert any(each in event.cause for each in words), event.cause
+
+
+@pytest.mark.parametrize("plane", KINDS)
+@pytest.mark.parametrize("who", ["anna", "bert"])
+def test_a_revoked_certificate_opens_no_lane(tmp_path, plane, who):
+    """The list lies behind the CA's certificate at one end. That of another peer is good as before."""
+    own = OwnCA(tmp_path / "own")
+    thief, good = own.peer("thief"), own.peer("good") | {"ca": tmp_path / "ca.pem"}
+    with good["ca"].open("w") as file:
+        file.write(own.ca.read_text() + own.revoked("thief"))
+    here, there, other = (security(each, plane) for each in (good, thief, own.peer("other")))
+    event = outcome(*((there, here) if who == "anna" else (here, there)))
+    assert isinstance(event, LaneClosed)
+    assert "revoked" in event.cause
+    assert isinstance(outcome(here, other), LaneDialled)
 
 
 def test_a_peer_in_the_middle_passes_on_nothing(ours):

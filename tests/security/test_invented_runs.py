@@ -9,6 +9,7 @@ import pytest
 
 from pccl import Kicked, MasterNode
 from pccl.core.fields import Identity
+from pccl.core.master.recovery.gathering import Gathering
 from pccl.core.master.tickets import Tickets
 from pccl.core.messages.report import ReportPart
 from pccl.core.messages.to_master import Resume
@@ -121,6 +122,7 @@ def test_a_master_that_believed_it_would_lose_its_run(secured, secret, guest, ga
     """The same attack, against a master that looks at no ticket: so it is one."""
     monkeypatch.setattr(Tickets, "objection", lambda self, resume: "")
     monkeypatch.setattr(Tickets, "names", lambda self, ticket, ring: True)
+    monkeypatch.setattr(Gathering, "outdone_by", lambda self, resume, now: False)
     with run_of(honest(gate, secured), "native", "native") as peers:
         run = secured._core.lead.run
         gate.open.clear()

@@ -1,17 +1,22 @@
 """Files of certificates that are of no use, settings that contradict each other, and bytes that are no handshake."""
 
 import contextlib
+import os
 import shutil
 import socket
 import ssl
 import subprocess
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from pccl import Communicator, MasterNode, UsageError
 from pccl.cli import main
+from pccl.credentials import CertificateFiles
 from pccl.security import tls
+from pccl.security.authority import Authority
+from pccl.security.renewing import Renewing
 from pccl.wire.framing import Purpose, preamble
 from tests.patience import HANG_S
 from tests.security.test_own_ca import options, place
@@ -114,3 +119,31 @@ def test_bytes_that_are_no_handshake_end_their_connection_alone(ours, certified)
                 pass
     with Communicator(place(certified), **ours.peer()) as comm:
         assert comm.world_size == 1
+
+
+def test_files_that_vanish_in_the_middle_of_a_renewal(ours, tmp_path, monkeypatch):
+    """Between two looks at one of them: the old certificate stays in use, and the next renewal counts."""
+    files = CertificateFiles(**{kind: shutil.copy(path, tmp_path / kind) for kind, path in ours.peer().items()})
+    renewing = Renewing(files, Authority(files).accepting)
+    first = renewing.get()
+
+    def vanish(*_):
+        raise FileNotFoundError(2, "No such file or directory")
+
+    os.utime(files.cert, ns=(1, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr("pccl.security.authority.os.fstat", vanish)
+        assert renewing.get() is first
+    os.utime(files.cert, ns=(2, 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(renewing, "_make", vanish)
+        assert renewing.get() is first
+    os.utime(files.cert, ns=(3, 3))
+    assert renewing.get() is not first
+
+
+def test_a_certificate_that_is_cut_short_is_named(ours, tmp_path):
+    *body, last, end = ours.peer()["cert"].read_text().splitlines()
+    (tmp_path / "cut").write_text("\n".join((*body, last[:-1], end)))
+    with pytest.raises(UsageError, match=r"cert \(PCCL_CERT\)"):
+        Authority.der(SimpleNamespace(files=CertificateFiles("", tmp_path / "cut", "")))

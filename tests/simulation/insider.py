@@ -14,7 +14,7 @@ from msgspec import structs
 from pccl.core.effects.peer_effects import SendMaster
 from pccl.core.effects.peer_events import FromMaster, PeerEvent
 from pccl.core.fields import Identity
-from pccl.core.messages.report import Agreed, ReportPart
+from pccl.core.messages.report import Agreed, Answered, ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
     Done,
@@ -23,11 +23,12 @@ from pccl.core.messages.to_master import (
     Leave,
     LinkDown,
     Resume,
+    SyncReport,
     SyncState,
     ToMaster,
     VoteTopology,
 )
-from pccl.core.messages.to_peer import Wire
+from pccl.core.messages.to_peer import Topology, Wire
 from pccl.core.rights import Rights
 from pccl.types import SharedStateSyncStrategy
 from tests.simulation.habits import draw_obedient
@@ -53,10 +54,11 @@ class Trick(Enum):
     USURP = "it brings a state of its own, to replace that of the others"
     CONTRADICT = "it calls collectives with parameters of its own"
     INVENT = "it reports a run, an epoch, a ring, a state or numbers that never were to the next master"
+    REPLAY = "it reports what it was told long ago to the next master, with the ticket of then"
 
 
-_DRAWN = [trick for trick in Trick if trick is not Trick.INVENT]
-"""Most have one or two of these. Inventing comes on top, by dice of its own, so that seeds stay the runs that they
+_DRAWN = [trick for trick in Trick if trick not in (Trick.INVENT, Trick.REPLAY)]
+"""Most have one or two of these. The others come on top, by dice of their own, so that seeds stay the runs that they
 were; and only where masters have a secret: without one they believe what they are told."""
 
 _INVENTIONS = ("run", "epoch", "ring", "numbers", "links", "no ticket", "state")
@@ -79,8 +81,14 @@ class Insider(HostileHost):
         self._fantasy = Random(f"{identity.peer} invents")
         self._invention = ""
         """Of its present report."""
+        self._told: list[tuple[str, Topology]] = []
+        """Of all epochs that it was in, with the names of their runs."""
+        self._replayed: Topology | None = None
+        """In its present report."""
         if theatre.plan.secured and self._fantasy.random() < 0.7:
             self.tricks |= {Trick.INVENT}
+        if theatre.plan.secured and self._fantasy.random() < 0.5:
+            self.tricks |= {Trick.REPLAY}
 
     def plays(self, trick: Trick) -> bool:
         """Whether it does this now."""
@@ -91,6 +99,8 @@ class Insider(HostileHost):
 
     def handle(self, event: PeerEvent) -> None:
         super().handle(event)
+        if isinstance(event, FromMaster) and isinstance(event.message, Topology):
+            self._told.append((self.core.run, event.message))
         if isinstance(event, FromMaster) and isinstance(event.message, Wire) and Trick.DENY in self.tricks:
             for link in event.message.links if self.theatre.acting and self.core.accepted else ():
                 self.say(LinkDown(link.number, "no"))
@@ -108,6 +118,10 @@ class Insider(HostileHost):
         if Trick.STALL in self.tricks and not self.core.accepted and not isinstance(message, Join | Leave):
             return None
         match message:
+            case Resume() if Trick.REPLAY in self.tricks and self._told and self._fantasy.random() < 0.7:
+                return self._replay(message)
+            case ReportPart() if self._replayed is not None:
+                return ReportPart(ring=self._replayed.ring if message.ring else (), last=message.last)
             case Resume() if Trick.INVENT in self.tricks:
                 return self._invent(message)
             case ReportPart() if Trick.INVENT in self.tricks and self._invention == "ring" and message.ring:
@@ -127,9 +141,27 @@ class Insider(HostileHost):
                 )
         return message
 
+    def _replay(self, resume: Resume) -> Resume:
+        """As of the epoch that fewest others were in: best of all one in which it was alone."""
+        run, told = min(self._told, key=lambda each: each[1].global_size)
+        self._replayed, self._invention, ticket = told, "", told.ticket
+        assert ticket is not None, "masters of a secured run sign all that they say of a roster"
+        return structs.replace(
+            resume,
+            run=run,
+            epoch=told.epoch,
+            global_size=told.global_size,
+            last_link=ticket.link,
+            answered=Answered(last_number=max(ticket.number, told.number)),
+            updating=False,
+            asking=False,
+            sync=SyncReport(),
+            ticket=ticket,
+        )
+
     def _invent(self, resume: Resume) -> Resume:
         """With the ticket that it has, as far as it fits."""
-        self._invention = self._fantasy.choice(_INVENTIONS)
+        self._invention, self._replayed = self._fantasy.choice(_INVENTIONS), None
         had = structs.replace(resume.answered, last_number=2**62)
         changes: dict[str, dict[str, Any]] = {
             "run": {"run": "another", "global_size": 1000},

@@ -6,8 +6,13 @@ import struct
 
 import pytest
 
+from pccl.config import Address
+from pccl.core.messages.observers import AskStatus
+from pccl.errors import UsageError
+from pccl.net import observing
 from pccl.net.connection import MasterEnd, MasterSide
 from pccl.net.control import Addresses, Control
+from pccl.net.peer_end import PeerEnd
 from pccl.wire.framing import TO_MASTER_FRAME_MAX, Purpose, frame, preamble
 
 
@@ -79,3 +84,58 @@ def test_the_address_that_last_answered_is_tried_first_and_a_stranger_last():
     assert addresses.order([one, two, three]) == [three, one, two], "what was a stranger may be our master by now"
     addresses.passed_over(three[1])
     assert addresses.order([two, three]) == [two, three], "its machine hangs: it takes connections and says nothing"
+
+
+def refuse(host):
+    """A guard that cannot be made, as for files that are of no use."""
+    raise UsageError(f"no way in to {host}")
+
+
+class KeptDialler(LateDialler):
+    """Remembers what it has handed out."""
+
+    async def connect(self, *arguments):
+        self.handed_out = await super().connect(*arguments)
+        return self.handed_out
+
+
+def test_a_guard_that_cannot_be_made_leaves_no_socket_behind():
+    async def dial():
+        dialler = KeptDialler()
+        control = Control(("master", 1), dialler, lambda body: None, lambda cause: None, refuse)
+        with pytest.raises(UsageError):
+            await control.open(5.0)
+        assert dialler.handed_out.fileno() == -1
+
+    asyncio.run(dial())
+
+
+def test_nor_does_one_for_a_question(monkeypatch):
+    async def dial():
+        dialler = KeptDialler()
+        monkeypatch.setattr(dialler, "connect", lambda *arguments: KeptDialler.connect(dialler, *arguments, None))
+        monkeypatch.setattr(observing, "Dialler", lambda timeout_s: dialler)
+        with pytest.raises(UsageError):
+            await observing.ask(Address("127.0.0.1", 1), AskStatus(), 5.0, refuse)
+        assert dialler.handed_out.fileno() == -1
+
+    asyncio.run(dial())
+
+
+def test_a_connection_that_we_gave_up_says_why():
+    """Not that the other end closed it."""
+
+    async def dial():
+        end = PeerEnd(lambda body: None, lambda cause: None)
+        end.connection_made(Silent())
+        end.fail("no answer within 2 s")
+        end.connection_lost(None)
+        with pytest.raises(ConnectionError, match="no answer within 2 s"):
+            await end.greeted
+
+    asyncio.run(dial())
+
+
+class Silent(Transport):
+    def abort(self):
+        pass

@@ -50,6 +50,7 @@ def report(resume: Resume, ring: tuple[str, ...], secret: bytes = b"the secret")
     """A master that knows nothing, and what becomes of such a report."""
     stage = Stage(keys=keys(secret), follows=True)
     stage.send(0, resume, ReportPart(ring=ring, last=True))
+    stage.wait(LIMITS.newborn_s)
     return stage
 
 
@@ -152,6 +153,6 @@ def test_a_ticket_is_short_and_the_same_for_all() -> None:
     """A roster of a thousand goes out once, as before; what is signed of it takes some 60 bytes."""
     ring = tuple(f"{number:032x}" for number in range(1000))
     topology = Topology(7, ring, 1000, 1, 1000)
-    signed = Tickets(keys().sign).issue("run", 0, topology, (2**40, 2**40))
+    signed = Tickets(keys()).issue("run", 0, topology, (2**40, 2**40), 1.8e9)
     assert 0 < len(encode(signed)) - len(encode(topology)) < 100
-    assert Tickets(NO_KEYS.sign).issue("run", 0, topology, (1, 1)) is topology
+    assert Tickets(NO_KEYS).issue("run", 0, topology, (1, 1), 0.0) is topology

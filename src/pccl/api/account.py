@@ -11,7 +11,11 @@ from pccl.core.peer.peer import Peer, PeerStage
 from pccl.errors import PCCLError
 from pccl.logs import Teller
 from pccl.net.flight import Flight, FlightRecorder
+from pccl.net.sockets import is_loopback
 from pccl.types import ReduceInfo
+
+_TOLD_UNSECURED: set[str] = set()
+"""Masters, of which it was said in this process."""
 
 FLIGHTS_SHOWN = 3
 """Of the flight record, in the text of a failure."""
@@ -43,6 +47,19 @@ class Account:
     def close(self) -> None:
         """Tell what is left to be told."""
         self._rounds.close()
+
+    def tell_unsecured(self) -> None:
+        """Once in a process for each master: those who read this start many peers. Not on this machine alone."""
+        config, master = self._config, str(self._config.master)
+        secured = config.token or config.certificates is not None
+        if not secured and not is_loopback(config.master.host) and master not in _TOLD_UNSECURED:
+            _TOLD_UNSECURED.add(master)
+            sentence = (
+                f"NOT SECURED: this peer has no token for the master at {master}, so every machine on the way can read "
+                "and change what is sent, and every one that reaches a port of this run can join it; start the master "
+                "with `pccl master`, and set PCCL_TOKEN_FILE here, or use the address that it prints"
+            )
+            self.teller.tell("peer", logging.WARNING, "not secured", sentence)
 
     def tell_where(self, port: int) -> None:
         """Who this peer is, and where it listens."""

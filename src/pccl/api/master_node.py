@@ -6,6 +6,7 @@ Owns the master's thread. Must not know how anything is decided or sent.
 import logging
 import os
 import secrets
+import time
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -99,7 +100,8 @@ class MasterNode:
         self._addresses = self._shell.addresses
 
     def _new_core(self, follows: bool) -> Master:
-        keys = Keys(self._door.link_key, self._door.sign) if self._door is not None else NO_KEYS
+        clock_s = time.time() - time.monotonic()
+        keys = Keys(self._door.link_key, self._door.sign, clock_s) if self._door is not None else NO_KEYS
         return Master(secrets.token_hex(8), self._config.limits, follows, release(), keys)
 
     def _start_over(self, error: Exception) -> None:

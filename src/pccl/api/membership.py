@@ -131,6 +131,7 @@ class Membership:
 
     async def _join(self, n_attempts: int, visits: bool) -> PeerShell:
         master, listen = self._config.master, self._config.listen
+        self.account.tell_unsecured()
         place = (master.host, master.port)
         shell = PeerShell(
             self._data_plane, self._bounds, self._config.serve_bytes_s, place, self.account.teller, self._make_guard

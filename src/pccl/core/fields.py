@@ -164,6 +164,8 @@ class Ticket(Struct, frozen=True):
     """The latest attempt or answer, ..."""
     link: Count
     """... and the latest link, of those that there were then."""
+    issued_at: Count
+    """In milliseconds, by the clocks of masters: of two tickets the later one was issued later, also by two masters."""
     ring: Digest
     """Of the group's ring; no digest that others could compute."""
     seal: Digest

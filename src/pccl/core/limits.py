@@ -58,7 +58,9 @@ class MasterLimits(Struct, frozen=True):
     newborn_s: float = 2.5
     """A master that may follow another one on its port keeps newcomers waiting until it is this old: by then peers of
     an earlier run, which dial every second, have sent their first message, and the newcomer does not begin a run beside
-    theirs. A dial that was under way when this master started may take two seconds (`peer/masters.py`)."""
+    theirs. A dial that was under way when this master started may take two seconds (`peer/masters.py`). With a secret a
+    run that comes back goes on this long after its first peer did, for the same reason: one that knows better has come
+    by then (`recovery/gathering.py`)."""
 
     explain_after_s: float = 2.0
     """A wait is put into words for the operator and for those who wait after this; shorter ones are normal."""

@@ -85,9 +85,9 @@ class Control:
         self.close()
         sock = await self._dialler.connect(*self._master, timeout_s, self.addresses.order)
         address = _other_end(sock)
-        guard = self._make_guard(self._master[0]) if self._make_guard is not None else None
-        end = PeerEnd(lambda body: self._frame(end, body), lambda cause: self._closed(end, cause), guard)
         try:
+            guard = self._make_guard(self._master[0]) if self._make_guard is not None else None
+            end = PeerEnd(lambda body: self._frame(end, body), lambda cause: self._closed(end, cause), guard)
             await asyncio.get_running_loop().create_connection(lambda: end, sock=sock)
         except BaseException:
             sock.close()

@@ -31,6 +31,7 @@ from pccl.core.messages.lanes import LaneHello
 from pccl.core.messages.to_master import Join, Resume, ToMaster
 from pccl.core.names import clean
 from pccl.core.rights import without_secret
+from pccl.errors import UsageError
 from pccl.logs import Teller
 from pccl.net import handshake, sockets
 from pccl.net.bounds import Bounds, raise_descriptor_limit
@@ -100,6 +101,8 @@ class MasterShell:
         self._turns = Turns()
         self._openings: set[asyncio.Task[None]] = set()
         self._looking: asyncio.TimerHandle | None = None
+        self._unread = ""
+        """Why the revoked tokens could not be looked at; said once."""
         """For tokens that were revoked."""
 
     def open(self, host: str, port: int) -> None:
@@ -261,12 +264,20 @@ class MasterShell:
     # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _look_for_revoked(self, door: Doorway) -> None:
-        """Connections whose tokens were revoked since end now."""
-        for number, guest in list(self._guests.items()):
-            bearer = guest.end.bearer
-            if bearer is not None and number in self._known and (why := door.ended(bearer)):
-                self._driver.post(Revoked(number, why))
+        """Connections whose tokens were revoked since end now. Looked at again whatever happens here: a ledger that
+        cannot be read for a moment must not make the revocations that follow worthless."""
         self._looking = self._loop.call_later(REVOKED_S, self._look_for_revoked, door)
+        try:
+            for number, guest in list(self._guests.items()):
+                bearer = guest.end.bearer
+                if bearer is not None and number in self._known and (why := door.ended(bearer)):
+                    self._driver.post(Revoked(number, why))
+        except UsageError as error:
+            if str(error) != self._unread:
+                log.error("which tokens were revoked since is not known: %s", error)
+            self._unread = str(error)
+        else:
+            self._unread = ""
 
     def _audited_guest(self, guest: _Guest, bearer: Bearer, message: ToMaster) -> None:
         me = message.me if isinstance(message, Join | Resume) else None

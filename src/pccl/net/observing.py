@@ -59,7 +59,11 @@ async def ask(
         if not body.done():
             body.set_exception(ConnectionError(cause))
 
-    guard = make_guard(address.host) if make_guard is not None else None
+    try:
+        guard = make_guard(address.host) if make_guard is not None else None
+    except BaseException:
+        sock.close()
+        raise
     end = PeerEnd(lambda each: None if body.done() else body.set_result(each), closed, guard)
     body.add_done_callback(lambda done: done.cancelled() or done.exception())
     end.greeted.add_done_callback(lambda done: done.cancelled() or done.exception())

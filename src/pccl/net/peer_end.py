@@ -88,6 +88,6 @@ class PeerEnd(ControlEnd):
             if self._refused_by:
                 self._greet(self._refused_by)
             else:
-                cause = str(error) if error else "it closed the connection without an answer"
+                cause = self._cause or (str(error) if error else "it closed the connection without an answer")
                 self.greeted.set_exception(ConnectionError(cause))
         super().connection_lost(error)

@@ -52,6 +52,7 @@ class Certified:
     name: str
     """For logs."""
     uris: tuple[str, ...]
+    """As they are: one that only looks like a role when it is cleaned is none. In words only roles occur."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -77,7 +78,7 @@ def read(der: bytes) -> Certified:
         uris = tuple(_uris(der))
     except (IndexError, ValueError):
         raise NotProven("its certificate cannot be read") from None
-    return Certified(pin_of(der).hex()[:12], tuple(clean(uri) for uri in uris))
+    return Certified(pin_of(der).hex()[:12], uris)
 
 
 def no_peer(der: bytes) -> str:
@@ -133,7 +134,10 @@ class Authority:
         text = _text("cert (PCCL_CERT)", self.files.cert)
         begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
         first = text.partition(begin)[2].partition(end)[0]
-        return ssl.PEM_cert_to_DER_cert(f"{begin}{first}{end}\n")
+        try:
+            return ssl.PEM_cert_to_DER_cert(f"{begin}{first}{end}\n")
+        except ValueError as error:
+            raise UsageError(f"cert (PCCL_CERT) must be a certificate in PEM, got {self.files.cert}") from error
 
     def derive(self, purpose: str) -> bytes:
         """32 bytes for one purpose, which follow from the private key. Raises `UsageError`."""
@@ -151,8 +155,11 @@ def _text(setting: str, path: os.PathLike[str]) -> str:
 
 def _check_mode(key: os.PathLike[str]) -> None:
     """A group may read it: that is how an orchestrator hands keys to a process of another user."""
-    _text("key (PCCL_KEY)", key)
-    mode = os.stat(key).st_mode & 0o777
+    try:
+        with open(key, "rb") as file:  # What is looked at is what can be read: it may be replaced at any moment.
+            mode = os.fstat(file.fileno()).st_mode & 0o777
+    except OSError as error:
+        raise UsageError(f"key (PCCL_KEY) must be a file that can be read, got {key}: {error.strerror}") from error
     if mode & 0o007:
         raise UsageError(f"key (PCCL_KEY) must not be open to all users, got mode {mode:04o}; chmod 600 {key}")
 

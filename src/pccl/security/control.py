@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pccl.core.rights import Rights
+from pccl.errors import UsageError
 from pccl.security import tls, tokens
 from pccl.security.audit import Audit
 from pccl.security.certificate import make
@@ -188,8 +189,12 @@ class Door(Doorway):
         nonce = knocked[CLAIM_BYTES : CLAIM_BYTES + NONCE_BYTES]
         if not tokens.same(knock(claim, key, nonce), knocked):
             raise Refused("the token is of no use here: it was made with another secret; ask for the present one")
-        if self.refuses(claim):
-            raise Refused(f"the token {claim.name} {self.refuses(claim)}; ask for another one")
+        try:
+            why = self.refuses(claim)
+        except UsageError:  # In the log already: the ledger is looked at every moment for those that are here.
+            raise Refused("the master cannot read at the moment which tokens are revoked; its log says why") from None
+        if why:
+            raise Refused(f"the token {claim.name} {why}; ask for another one")
         if nonce in self._nonces:
             raise Refused("this connection has knocked before: its bytes are a recording")
         self._nonces[nonce] = None

@@ -5,6 +5,7 @@ token that the ledger does not know is valid all the same: what counts is that i
 """
 
 import json
+import logging
 import os
 import time
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from pccl.errors import UsageError
 from pccl.security.tokens import Claim
+
+log = logging.getLogger("pccl.master")
 
 LEDGER_MAX = 16 * 1024 * 1024
 """Bytes. A hundred thousand tokens; a master that reads it again after each revocation still answers in time."""
@@ -66,9 +69,12 @@ class Ledger:
     def _append(self, facts: dict[str, object]) -> None:
         line = json.dumps({**facts, "at": int(time.time())}) + "\n"
         try:
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            with os.fdopen(descriptor, "ab") as file:
-                file.write(line.encode())
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            with os.fdopen(descriptor, "ab+") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - 1))
+                # Behind a line that was cut short this one would be lost with it.
+                file.write((b"" if file.read(1) in (b"", b"\n") else b"\n") + line.encode())
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -85,13 +91,26 @@ class Ledger:
             return
         except OSError as error:
             raise UsageError(f"token: cannot read {self._path}: {error.strerror}") from error
-        facts = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
-        self._revoked = frozenset(str(each["revoked"]) for each in facts if "revoked" in each)
-        self._entries = tuple(
-            Entry(
-                str(each["made"]), str(each["role"]), int(each["expires"]), int(each["at"]), str(each.get("note", ""))
-            )
-            for each in facts
-            if "made" in each
-        )
+        revoked, entries = set(), []
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                told = _parse(line)
+            except (ValueError, KeyError, TypeError):
+                # One that was cut short by a full disk, or edited by hand: the others count.
+                log.warning("%s: line %d is none of a ledger and is passed over", self._path, number)
+                continue
+            entries += [told] if isinstance(told, Entry) else []
+            revoked |= {told} if isinstance(told, str) else set()
+        self._revoked, self._entries = frozenset(revoked), tuple(entries)
         self._seen = (now.st_mtime_ns, now.st_size)
+
+
+def _parse(line: str) -> Entry | str:
+    """A token that was made, or the id of one that was revoked. Raises `ValueError`, `KeyError` or `TypeError`."""
+    facts = json.loads(line)
+    if "revoked" in facts:
+        return str(facts["revoked"])
+    made, role, expires, at = facts["made"], facts["role"], facts["expires"], facts["at"]
+    return Entry(str(made), str(role), int(expires), int(at), str(facts.get("note", "")))

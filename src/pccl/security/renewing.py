@@ -32,7 +32,7 @@ class Renewing(Generic[Made]):
         if seen != self._seen:
             try:
                 self._made = self._make()
-            except UsageError as error:
+            except (UsageError, OSError) as error:  # What is wrong with files ends no connection of ours.
                 if seen:
                     log.warning("certificates were renewed, and the old ones stay in use: %s", error)
             self._seen = seen

@@ -93,10 +93,16 @@ def _log_once_more(self: Any, effects: Any, stage: Any, tags_max: int) -> Any:
     return _PASS_ON(self, effects, stage, tags_max)
 
 
+def _go_on_at_once(self: Any) -> float:
+    certain = self._census is not None and self._census.certain
+    return float(self._since) if certain else float(_GOES_ON_AT(self))
+
+
 def _have_nothing(self: Any, member: Any) -> Resumed:
     return Resumed(self._limits.tags_max, self._lead.name, 0)
 
 
+_GOES_ON_AT = Gathering._goes_on_at
 _RECONNECT = Gathering.reconnect
 _TAKE_BACK = Away.take_back
 _LOG = Session.log
@@ -183,6 +189,10 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "believe another ring than the signed one": (
         Mutant("a ticket is of one ring", Tickets, "names", lambda self, ticket, ring: True, first=800, hostile=True),
+    ),
+    "go on at once with what was signed": (
+        Mutant("a later ticket may still come", Gathering, "_goes_on_at", _go_on_at_once, first=50, hostile=True),
+        Mutant("nor does it win later", Gathering, "outdone_by", lambda self, resume, now: False),
     ),
     "look for a master for ever": (Mutant("calls end when none comes", Masters, "over", lambda self, now: False),),
 }

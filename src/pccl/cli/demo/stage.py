@@ -21,6 +21,9 @@ PATIENCE_S = 20.0
 """Each scene takes a second or two; a machine that needs more than this is not telling the story."""
 
 
+_CREDENTIALS = ("PCCL_MASTER", "PCCL_TOKEN", "PCCL_TOKEN_FILE", "PCCL_SECRET_FILE", "PCCL_CA", "PCCL_CERT", "PCCL_KEY")
+
+
 class StoryFailed(Exception):
     """Something did not happen as told."""
 
@@ -38,7 +41,9 @@ class Actor:
         self.name = name
         self.said: dict[str, dict[str, Any]] = {}
         """The latest facts by event."""
-        environment = {**os.environ, **settings}
+        # What a user has for a run of their own neither opens this one nor is handed on.
+        own = {name: value for name, value in os.environ.items() if name not in _CREDENTIALS}
+        environment = {**own, **settings}
         # The sources this demo runs from are those that its processes run, installed or not.
         paths = [str(Path(pccl.__file__).parents[1]), environment.get("PYTHONPATH", "")]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

@@ -99,7 +99,8 @@ class Admission(Part):
             longest = parcel_bytes(self._roster.round_trip_s(ring)) if self._meshed(group) else 0
             topology = self._roster.topology(group, largest, longest, news)
             last_numbers = self._roster.number, self.links.last_number
-            self._outbox.send(ring, self._lead.tickets.issue(self._lead.run, group, topology, last_numbers))
+            signed = self._lead.tickets.issue(self._lead.run, group, topology, last_numbers, self._outbox.now)
+            self._outbox.send(ring, signed)
 
     def _introduce(self, ring: tuple[PeerId, ...]) -> None:
         """Send the names of those that are new in a ring to the others, and to them all of them."""

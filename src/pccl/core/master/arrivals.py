@@ -139,10 +139,13 @@ class Arrivals(Part):
 
     def _gives_way(self, resume: Resume, now: float) -> bool:
         """The run here is young: it began with candidates alone, before the peers of an earlier one, which was no
-        smaller, had noticed that their master was gone. A machine that loses its power closes no connection."""
+        smaller, had noticed that their master was gone. A machine that loses its power closes no connection. Or it came
+        back a moment ago, and this peer was in a later one."""
         young = now - self._admission.began_at < self._limits.silence_s
         earlier = resume.run not in (self._lead.run, *self._over)
-        return self._lead.follows and young and earlier and resume.global_size >= len(self._roster.accepted)
+        earlier = earlier and resume.global_size >= len(self._roster.accepted)
+        later = resume.run not in self._over and self._gathering.outdone_by(resume, now)
+        return self._lead.follows and ((young and earlier) or later)
 
     def lose(self, gone: Departure) -> None:
         """Remember why, for the case that it comes back."""

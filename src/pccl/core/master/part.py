@@ -22,7 +22,7 @@ class Lead:
     """Which run this master leads, and under which name."""
 
     def __init__(self, run: str, follows: bool, release: str = "", keys: Keys = NO_KEYS) -> None:
-        self.tickets = Tickets(keys.sign)
+        self.tickets = Tickets(keys)
         self.release = release
         """Of the library."""
         self.run = self._first = run

@@ -5,7 +5,7 @@ are the roster. Does not know how long missing peers are waited for, nor what ha
 "Restarted master" and "Who is waited for".
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
@@ -26,6 +26,8 @@ class Returned(Struct, eq=False):
 
     member: Member
     resume: Resume
+    issued_at: int = 0
+    """When a master signed it; 0 for all if masters have no secret."""
     ring: tuple[PeerId, ...] = ()
     links: dict[int, LinkReport] = {}
     """By number, those that stand at its end."""
@@ -77,10 +79,12 @@ class Returned(Struct, eq=False):
 
 
 class Census(Struct, frozen=True, kw_only=True):
-    """Which peers are here of the run that most of the complete reports name."""
+    """Which peers are here of the run whose report was signed last; without a secret, that most complete ones name."""
 
     run: str
     epoch: int
+    issued_at: int
+    """When the latest of its reports was signed."""
     rings: dict[int, tuple[PeerId, ...]]
     """Of the highest epoch that a report of the group names."""
     size: int
@@ -92,8 +96,10 @@ class Census(Struct, frozen=True, kw_only=True):
     reached: bool
     """A peer that is here has a link that stands to one of those."""
     divided: bool
-    """A peer of another run is here, which was no smaller. It may be the earlier one, of which more are about to come:
-    the run whose peers report faster must not end it."""
+    """A peer of another run is here, which was signed later or was no smaller, or one of a later epoch that reports
+    still. More of those may be about to come: the peers that report faster must not end what the others are in."""
+    vouched: bool
+    """The whole roster is in reports of the highest epoch. A group of which all reports are older may have left it."""
 
     @property
     def reports(self) -> list[Returned]:
@@ -125,7 +131,13 @@ class Census(Struct, frozen=True, kw_only=True):
     @property
     def certain(self) -> bool:
         """No peer that is still to come could change which run goes on, or with whom: it goes on at once."""
-        return self.whole and self.admission_known and not self.divided
+        vouched = self.vouched or not self.issued_at
+        return self.whole and vouched and self.admission_known and not self.divided
+
+    def excludes(self, peers: Iterable[PeerId]) -> bool:
+        """As of the highest epoch none of these was on the roster."""
+        named = {peer for ring in self.rings.values() for peer in ring}
+        return self.vouched and named.isdisjoint(peers)
 
 
 def take_census(returned: Mapping[PeerId, Returned], roster: Roster) -> Census | None:
@@ -133,15 +145,17 @@ def take_census(returned: Mapping[PeerId, Returned], roster: Roster) -> Census |
     complete = [each for each in returned.values() if each.complete]
     if not complete:
         return None
-    named = [each.resume.run for each in complete]
-    run = max(dict.fromkeys(named), key=named.count)  # The first of equals.
+    run = _run(complete)
     reports = {each.member.peer: each for each in complete if each.resume.run == run}
     newest_first = sorted(reports.values(), key=lambda each: -each.resume.epoch)
     newest = newest_first[0].resume
+    latest = {each.member.group: each for each in newest_first if each.resume.epoch == newest.epoch}
+    vouched = sum(len(each.ring) for each in latest.values()) >= newest.global_size
     # Peers know the ring of their own group only. If no peer of a group has received the last epoch, the one before is
-    # as good: whatever followed from the last one was sent after it.
+    # as good: whatever followed from the last one was sent after it. Not if the last roster has no place for it: then
+    # all of that group had left, or were put out, by then.
     rings: dict[int, tuple[PeerId, ...]] = {}
-    for each in newest_first:
+    for each in latest.values() if vouched else newest_first:
         if each.member.group not in rings:
             rings[each.member.group] = _ring(each, roster)
     members = [peer for ring in rings.values() for peer in ring]
@@ -149,17 +163,35 @@ def take_census(returned: Mapping[PeerId, Returned], roster: Roster) -> Census |
     back = {peer: reports.get(peer) for peer in members if peer in reports or peer in roster.candidates}
     missing = dict.fromkeys(peer for peer in members if peer not in back)
     links = [link for each in back.values() if each is not None for link in each.links.values()]
-    others = [each.resume for each in returned.values() if each.resume.run != run]
+    issued_at = max(each.issued_at for each in reports.values())
     return Census(
         run=run,
         epoch=newest.epoch,
+        issued_at=issued_at,
         rings=rings,
         size=newest.global_size,
         back=back,
         missing=tuple(missing),
         reached=any(link.peer in missing for link in links),
-        divided=any(other.global_size >= newest.global_size for other in others),
+        divided=any(_may_outdo(each, newest, issued_at) for each in returned.values()),
+        vouched=vouched,
     )
+
+
+def _run(complete: list[Returned]) -> str:
+    """The run whose report was signed last: an earlier one had ended by then, or had given way. Without a secret that
+    which most reports name, the first of equals."""
+    named = [each.resume.run for each in complete]
+    latest = {each.resume.run: each.issued_at for each in sorted(complete, key=lambda each: each.issued_at)}
+    return max(dict.fromkeys(named), key=lambda run: (latest[run], named.count(run)))
+
+
+def _may_outdo(returned: Returned, newest: Resume, issued_at: int) -> bool:
+    """What this peer reports may be later than the newest of the reports that are looked at."""
+    resume = returned.resume
+    if resume.run == newest.run:
+        return resume.epoch > newest.epoch
+    return (returned.issued_at, resume.global_size) >= (issued_at, newest.global_size)
 
 
 def _ring(returned: Returned, roster: Roster) -> tuple[PeerId, ...]:

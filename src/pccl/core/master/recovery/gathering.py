@@ -55,6 +55,9 @@ class Gathering(Part, Staged[GatheringStage]):
         """Which peers are here; None while no report is complete."""
         self._stale = False
         """That has changed since. A thousand peers come back at once: it is not counted at every event."""
+        self._went_on_at = -inf
+        self._went_on_with = 0, 0
+        """When a run last went on; when its latest ticket was issued, and when the first one of ours."""
 
     # ── events ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -62,7 +65,7 @@ class Gathering(Part, Staged[GatheringStage]):
         """A peer came back, and begins to report."""
         member.came_from, member.session.received = (resume.master, resume.received), resume.sent
         self._roster.add_returning(member)
-        self._returned[member.peer] = Returned(member, resume)
+        self._returned[member.peer] = Returned(member, resume, self._lead.tickets.date(resume))
         self._stale = True
         if self.stage is GatheringStage.IDLE:
             self.enter(GatheringStage.REPORTING)
@@ -141,26 +144,49 @@ class Gathering(Part, Staged[GatheringStage]):
 
     def _goes_on_at(self) -> float:
         """How long missing peers are waited for: not at all if none can be missing; for `silence_s` if one of them may
-        still come; otherwise for `reunion_s`, from when the first peer came back."""
+        still come; otherwise for `reunion_s`, from when the first peer came back. A ticket says what was, not that it
+        is the latest: with a secret those that have a later one get the time in which a peer dials, at least."""
         if self._census is not None and self._census.certain:
-            return self._since
+            return self._since + (self._limits.newborn_s if self._lead.tickets.on else 0.0)
         may_still_come = self._census is not None and self._census.may_still_come
         return self._since + (self._limits.silence_s if may_still_come else self._limits.reunion_s)
 
     def _go_on(self, census: Census, returned: dict[PeerId, Returned], now: float) -> None:
-        """Lead the run of the census. Members of a young run, and peers of another one, cannot stay."""
+        """Lead the run of the census. Members of one that gives way, and peers of another one, cannot stay."""
+        if self._roster.accepted and not self._displaces(census):
+            for each in returned.values():
+                self._door.expel(each.member, _why_not(each, self._lead.run, self._roster.epoch), now)
+            return
         for young in list(self._roster.accepted.values()):
             reason = "an earlier run that was led from this address before has come back; build a new Communicator"
             self._door.expel(young, Kick(KickKind.DISPLACED, reason), now)
         for each in returned.values():
             if census.back.get(each.member.peer) is not each:
-                self._door.expel(each.member, _why_not(each, census), now)
+                self._door.expel(each.member, _why_not(each, census.run, census.epoch), now)
         self._admission.began_at = -inf
+        ours = self._lead.tickets.follow(census.issued_at, now)
+        self._went_on_at, self._went_on_with = now, (census.issued_at, ours)
         base = Base(self._lead.name, self._roster.epoch, self._roster.number, self._limits.default_lanes)
         self._door.go_on_with(restore(census, base), now)
         for each in census.reports:
             if each.cut is not None and each.member.peer in self._roster.accepted:
                 self._away.begin(each.member, each.cut, now)
+
+    def outdone_by(self, resume: Resume, now: float) -> bool:
+        """What goes on here since a moment was not the latest: this peer has a ticket that was issued later, and not by
+        us. Peers that notice late that their master is gone must not lose their run to one that kept an old ticket."""
+        latest, ours = self._went_on_with
+        restored = self._admission.began_at < self._went_on_at and now - self._went_on_at < self._limits.silence_s
+        return restored and latest < self._lead.tickets.date(resume) < ours
+
+    def _displaces(self, census: Census) -> bool:
+        """The members that are here make way for those that came back. A run that began here moments ago does for an
+        earlier one; with a secret only for more peers than it has, since any ticket of an earlier run would do, and one
+        peer may have kept it for long. One that came back does for a later one; of the same run for a later roster, if
+        none of those that are here is in it."""
+        if self._admission.began_at > self._went_on_at:
+            return not self._lead.tickets.on or len(census.reports) > len(self._roster.accepted)
+        return census.run != self._lead.run or census.excludes(self._roster.accepted)
 
     # ── time and words ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -197,13 +223,13 @@ class Gathering(Part, Staged[GatheringStage]):
         )
 
 
-def _why_not(returned: Returned, census: Census) -> Kick:
+def _why_not(returned: Returned, goes_on: str, epoch: int) -> Kick:
     """Why a peer that came back has no place in the run that goes on."""
     if not returned.complete:
         return _UNREPORTED
     run = returned.resume.run
-    if run != census.run:
-        reason = f"this master goes on with run {census.run}, and this peer was in {run}. Build a new Communicator"
+    if run != goes_on:
+        reason = f"this master goes on with run {goes_on}, and this peer was in {run}. Build a new Communicator"
         return Kick(KickKind.OTHER_RUN, reason)
-    reason = f"the run went on without it: it is not in the last ring of its group (epoch {census.epoch})"
+    reason = f"the run went on without it: it is not in the last ring of its group (epoch {epoch})"
     return Kick(KickKind.LATE, reason)

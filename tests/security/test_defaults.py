@@ -1,0 +1,96 @@
+"""Secure unless told otherwise: what `pccl master` does by itself, and what is said where nothing is secured."""
+
+import contextlib
+import logging
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from pccl import Communicator, MasterNode
+from pccl.api import account
+from tests.e2e.test_api import environment, free_port
+from tests.patience import HANG_S
+
+
+@contextlib.contextmanager
+def started(tmp_path, *arguments, **variables):
+    """What it prints first, up to where peers join."""
+    settings = {**environment(), "XDG_STATE_HOME": str(tmp_path), "PYTHONUNBUFFERED": "1", **variables}
+    settings.pop("PCCL_SECRET_FILE", None)
+    command = [sys.executable, "-m", "pccl.cli", "master", *arguments]
+    with subprocess.Popen(command, env=settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as master:
+        said = ""
+        for line in master.stdout:
+            said += line
+            if "peers join at" in line:
+                break
+        try:
+            yield said
+        finally:
+            master.send_signal(signal.SIGTERM)
+            master.wait(HANG_S)
+
+
+def test_beyond_loopback_a_master_makes_a_secret_in_the_usual_place(tmp_path):
+    port = free_port()
+    secret = tmp_path / "pccl" / f"{port}.secret"
+    with started(tmp_path, "--listen", f"0.0.0.0:{port}") as said:
+        token = re.search(r"pccl://[^#]+#([\w-]{40,})", said)[1]
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+        with Communicator(f"127.0.0.1:{port}", token=token, listen="127.0.0.1") as peer:
+            assert peer.world_size == 1
+    assert "NOT SECURED" not in said
+    before = secret.read_bytes()
+    with started(tmp_path, "--listen", f"0.0.0.0:{port}") as said:
+        assert token in said, "the next one has the same"
+    assert secret.read_bytes() == before
+
+
+def test_on_loopback_it_has_none_unless_asked(tmp_path):
+    with started(tmp_path, "--listen", "127.0.0.1:0") as said:
+        assert re.search(r"pccl://127\.0\.0\.1:\d+$", said.strip())
+    assert not os.listdir(tmp_path)
+    port = free_port()
+    with started(tmp_path, "--listen", f"127.0.0.1:{port}", "--secret") as said:
+        assert "#" in said
+    assert (tmp_path / "pccl" / f"{port}.secret").exists()
+
+
+def test_insecure_is_said_loudly(tmp_path):
+    with started(tmp_path, "--listen", "0.0.0.0:0", "--insecure") as said:
+        assert "NOT SECURED" in said
+        assert "#" not in said
+    assert not os.listdir(tmp_path)
+
+
+@pytest.fixture
+def nothing_said(monkeypatch):
+    monkeypatch.setattr(account, "_TOLD_UNSECURED", set())
+
+
+@pytest.mark.usefixtures("nothing_said")
+def test_a_peer_without_a_token_says_so_once(caplog, monkeypatch):
+    """For each master beyond this machine, however many peers of it a process has."""
+    monkeypatch.setattr(account, "is_loopback", lambda host: False)
+    with MasterNode("127.0.0.1:0") as master:
+        for _ in range(2):
+            with Communicator(f"127.0.0.1:{master.port}", listen="127.0.0.1"):
+                pass
+    (line,) = [each for each in caplog.records if "NOT SECURED" in each.getMessage()]
+    assert line.levelno == logging.WARNING
+    assert "PCCL_TOKEN_FILE" in line.getMessage()
+
+
+@pytest.mark.usefixtures("nothing_said")
+def test_nor_does_it_with_a_token_or_on_this_machine(caplog, monkeypatch, secured):
+    with MasterNode("127.0.0.1:0") as master, Communicator(f"127.0.0.1:{master.port}", listen="127.0.0.1"):
+        pass
+    monkeypatch.setattr(account, "is_loopback", lambda host: False)
+    with Communicator(f"127.0.0.1:{secured.port}", token=secured.token, listen="127.0.0.1"):
+        pass
+    assert "NOT SECURED" not in caplog.text
