@@ -64,6 +64,8 @@ class Meetings(ABC):
         self._round = self._inner = self._clock = 0
         """Rounds of the run; steps since the last one ended; steps made here."""
         self._quota = settings.sync_every
+        self._in_step = False
+        """Called by the hook of a step, after which the loop still steps its scheduler."""
         self._tokens: int | None = None
         self._synced = False
         """This peer holds what its group has agreed on; then all peers of the group do."""
@@ -195,6 +197,6 @@ class Meetings(ABC):
         self._guards.warm_up()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Torch has not seen the steps that others made.
-            step = self._round * self.settings.sync_every
+            step = self._round * self.settings.sync_every - int(self._in_step)
             for _ in range(step - getattr(self._scheduler, "last_epoch", step)):
                 self._scheduler.step()
