@@ -22,7 +22,7 @@ PROGRAMS := $(sort $(wildcard examples/c/*.c tests/c_api/*.c bench/*.c)) tests/d
 NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp native/c_api/*.[ch] include/*.h))
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-device test-frameworks test-ray check format demo demo-train bench-train hide-train churn-train sim hostile aimed fuzz stress stress-short sanitize bench clean
+.PHONY: help test test-device test-frameworks test-ray check format demo demo-train bench-train hide-train churn-train intellect sim hostile aimed fuzz stress stress-short sanitize bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,6 +65,9 @@ hide-train: $(DEV) ## how much of the communication hides behind steps, over an 
 
 churn-train: $(DEV) ## training with a kill or a join every 10 s, 5 minutes a mode (ARGS='--help' for one mode, or the master alone)
 	$(BIN)/python bench/training_churn.py $(ARGS)
+
+intellect: $(DEV) ## INTELLECT-1 in miniature: 14 peers in three emulated regions come and go (root; ten minutes)
+	$(BIN)/python bench/intellect.py $(ARGS)
 
 sim: $(INSTALLED) ## the simulator (ARGS='--help' for its options)
 	$(BIN)/python -m tests.simulation $(ARGS)

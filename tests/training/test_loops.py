@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from pccl import UsageError
-from pccl.integrations.loops import Loop, Schedules, unwrapped
+from pccl.integrations.loops import Loop, unwrapped
+from pccl.training.schedules import Schedules, as_one
 from tests.training import oracle
 from tests.training.test_rounds import EVERY, make
 
@@ -42,9 +43,11 @@ def test_schedulers_that_are_stepped_more_rarely_come_to_the_step_of_the_run():
         schedules.step()
     assert [each.last_epoch for each in inner] == [13, 2]
     assert schedules.last_epoch == 13
-    again = Schedules([(torch.optim.lr_scheduler.ExponentialLR(each, 0.5), 1) for each in optimizers])
+    again = as_one([torch.optim.lr_scheduler.ExponentialLR(each, 0.5) for each in optimizers])
     again.load_state_dict(schedules.state_dict())
     assert again.last_epoch == 2
+    assert as_one([]) is None
+    assert as_one(inner[0]) is inner[0]
 
 
 class Wrapped:

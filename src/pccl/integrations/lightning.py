@@ -12,8 +12,9 @@ from lightning.fabric.utilities.seed import seed_everything
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from pccl import UsageError
-from pccl.integrations.loops import Loop, Schedules
+from pccl.integrations.loops import Loop
 from pccl.training.diloco import DiLoCo
+from pccl.training.schedules import Schedules
 from pccl.training.settings import Options
 
 

@@ -73,35 +73,3 @@ def unwrapped(optimizer: Any) -> Any:
     while hasattr(optimizer, "optimizer"):
         optimizer = optimizer.optimizer
     return optimizer
-
-
-class Schedules:
-    """Schedulers as one that is stepped after each step of the run, though each may be stepped more rarely."""
-
-    def __init__(self, schedulers: Sequence[tuple[Any, int]]) -> None:
-        self._schedulers = schedulers
-        """Each with the steps of the run that go by between two of its own."""
-        self._since = [0] * len(schedulers)
-
-    @property
-    def last_epoch(self) -> int:
-        """The step of the run up to which they have come; torch's name for it."""
-        places = zip(self._schedulers, self._since, strict=True)
-        return min(int(scheduler.last_epoch) * every + since for (scheduler, every), since in places)
-
-    def step(self) -> None:
-        """The run has made another one."""
-        for number, (scheduler, every) in enumerate(self._schedulers):
-            self._since[number] += 1
-            if self._since[number] == every:
-                self._since[number] = 0
-                scheduler.step()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Of all, by number."""
-        return {str(number): scheduler.state_dict() for number, (scheduler, _) in enumerate(self._schedulers)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The way back."""
-        for number, (scheduler, _) in enumerate(self._schedulers):
-            scheduler.load_state_dict(state[str(number)])

@@ -22,6 +22,7 @@ from pccl.training.group import Flight, Group
 from pccl.training.guards import Guards
 from pccl.training.meter import Meter
 from pccl.training.rows import Row
+from pccl.training.schedules import as_one
 from pccl.training.settings import Settings
 
 log = logging.getLogger("pccl.training")
@@ -56,7 +57,7 @@ class Meetings(ABC):
         self._guards = Guards(settings, self._optimizers, self._group.name_of)
         self._meter = Meter(self._group.name_of)
         self.data = Data(self._group.name_of)
-        self._scheduler = scheduler
+        self._scheduler = as_one(scheduler)
         self._state: SharedState | None = None
         self._flights: list[Flight] = []
         self._next = 0
