@@ -25,7 +25,7 @@ NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp native/c_api/*.[ch] includ
 .PHONY: help test test-device test-frameworks test-ray check format demo demo-train bench-train hide-train churn-train intellect sim hostile aimed fuzz stress stress-short sanitize bench clean
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 test: check ## linters, then all tests (SMALL=1 on a small machine; PYTEST_ARGS='tests/unit -x' for some)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -13,6 +13,7 @@ import ray
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
+from examples.deploy.ray_train import fit
 from pccl.integrations.ray import PCCLConfig, start_master
 from tests.patience import HANG_S
 from tests.ray_cluster import peers
@@ -113,18 +114,20 @@ def main():
     )
     watch, failed = Watch(folder), []
 
-    def fit():
+    def fit_all():
         try:
             trainer.fit()
         except Exception as error:
             failed.append(repr(error))
 
-    thread = threading.Thread(target=fit)
+    thread = threading.Thread(target=fit_all)
     thread.start()
     victim = disturb(watch, master, told)
     thread.join(HANG_S)
     said = {f"{kind}-{pid}": lines for (kind, pid), lines in watch.said().items()}
     print(json.dumps({"event": "end", "victim": victim, "failed": failed, "said": said}), flush=True)
+    fit(workers=2, rounds=3, port=0)
+    print(json.dumps({"event": "example"}), flush=True)
     ray.shutdown()
 
 

@@ -12,9 +12,11 @@ WORKERS = 4
 
 def test_survivors_keep_their_processes_and_all_end_with_equal_bits(tmp_path):
     settings = {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
+    settings["XDG_STATE_HOME"] = str(tmp_path)
     cluster = Process("-m", "tests.ray_cluster.cluster", str(tmp_path), str(tmp_path / "secret"), settings=settings)
     try:
-        end = the_end(cluster)
+        end = expect(cluster, "end")
+        expect(cluster, "example")
     finally:
         cluster.end()
     assert end["failed"] == []
@@ -35,13 +37,13 @@ def test_survivors_keep_their_processes_and_all_end_with_equal_bits(tmp_path):
                 assert digests.setdefault(each["round"], each["digest"]) == each["digest"]
 
 
-def the_end(cluster):
-    """What it says last."""
+def expect(cluster, event):
+    """What it says then."""
     while True:
         try:
             line = cluster.line()
         except Ended as error:
             raise AssertionError(f"the cluster ended: {error}") from error
-        if line.startswith('{"event": "end"'):
+        if line.startswith(f'{{"event": "{event}"'):
             return json.loads(line)
         print(line)
