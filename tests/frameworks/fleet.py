@@ -28,6 +28,7 @@ class Peer(Said, ForkedProcess):
         self.seen = []
         told = {"address": address, "folder": str(folder), "steps": STEPS, "rate": RATE, "step_s": 0.005, **told}
         told.setdefault("resume", None)
+        told.setdefault("held_at", None)
         told.setdefault("save_every", STEPS)
         settings = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         super().__init__(module, json.dumps(told), settings=settings, imports=(*TORCH, module))
@@ -91,23 +92,21 @@ def one_is_killed_and_one_joins(processes, module, address, folder):
 
 
 def all_are_killed_and_go_on(processes, module, address, folder, latest):
-    """Two are started; both go, one after notice, one without; both resume from what they have saved. `latest(folder)`
-    says what a user passes to resume."""
+    """Two are killed in the middle of a round, and both resume from what they have saved. `latest(folder)` is what a
+    user passes for that."""
+    saved = 6 * EVERY
     told = {"options": {"sync_every": EVERY, "min_peers": 2}, "save_every": 2 * EVERY}
-    peers = start(processes, module, address, folder, 2, **told)
+    peers = start(processes, module, address, folder, 2, held_at=saved + EVERY + 3, **told)
     for peer in peers:
         peer.go()
     for peer in peers:
-        for _ in range(3):
-            peer.expect("saved")
-        for _ in range(2):
-            peer.expect("round")
+        peer.expect("held")
     for peer in peers:
         peer.kill()
         peer.drain()
     check(peers)
-    saved = max(each["step"] for peer in peers for each in peer.of("saved"))
-    digests = {each["step"]: each["digest"] for peer in peers for each in peer.of("round")}
+    assert [max(each["step"] for each in peer.of("saved")) for peer in peers] == [saved, saved]
+    digests = {each["step"]: each["digest"] for each in peers[0].of("round")}
     again = [
         Peer(module, address, folder / str(number), resume=latest(folder / str(number)), **told) for number in range(2)
     ]

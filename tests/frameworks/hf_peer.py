@@ -26,7 +26,7 @@ class Tell(TrainerCallback):
     """What the test hears of it."""
 
     def __init__(self, diloco, told):
-        self._diloco, self._rounds, self._pace = diloco, Rounds(), Pace(told["step_s"])
+        self._diloco, self._rounds, self._pace = diloco, Rounds(), Pace(told)
 
     def on_train_begin(self, args, state, control, lr_scheduler=None, train_dataloader=None, **_):
         rate = lr_scheduler.get_last_lr()[0]
@@ -36,7 +36,7 @@ class Tell(TrainerCallback):
     def on_step_end(self, args, state, control, lr_scheduler=None, **_):
         self._rounds.look(self._diloco.run, lr_scheduler.get_last_lr()[0])
         assert state.global_step == self._diloco.run.step or control.should_training_stop
-        self._pace.wait()
+        self._pace.wait(state.global_step)
 
     def on_log(self, args, state, control, logs=None, **_):
         if "loss" in logs:

@@ -33,7 +33,7 @@ class Tell(pl.Callback):
     """What the test hears of it."""
 
     def __init__(self, diloco, told):
-        self._diloco, self._rounds, self._pace = diloco, Rounds(), Pace(told["step_s"])
+        self._diloco, self._rounds, self._pace = diloco, Rounds(), Pace(told)
 
     def on_train_start(self, trainer, module):
         (config,) = trainer.lr_scheduler_configs
@@ -47,7 +47,7 @@ class Tell(pl.Callback):
         assert trainer.global_step == self._diloco.run.step
         if trainer.global_step % 10 == 0:
             say("loss", step=trainer.global_step, loss=float(outputs["loss"]))
-        self._pace.wait()
+        self._pace.wait(trainer.global_step)
 
 
 class Save(ModelCheckpoint):

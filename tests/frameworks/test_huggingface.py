@@ -1,7 +1,12 @@
 """Hugging Face's Trainer, two of them and more: a kill, a join, a resume, a notice."""
 
 import signal
+from types import SimpleNamespace
 
+import pytest
+
+from pccl import UsageError
+from pccl.training.checkpoint import write
 from tests.frameworks import fleet
 
 fleet.needs("transformers", "accelerate")
@@ -28,3 +33,19 @@ def test_a_notice_ends_the_round_saves_and_ends_the_training(master, processes, 
     assert peer.expect("done")["step"] == saved
     assert peer.process.wait() == 0
     assert (tmp_path / "0" / f"checkpoint-{saved}" / "pccl.pt").exists()
+
+
+def test_a_checkpoint_that_a_kill_has_cut_off_is_passed_over(tmp_path, caplog):
+    from pccl.integrations.huggingface import _saved
+
+    for step in (20, 40, 60):
+        write(tmp_path / f"checkpoint-{step}" / ("pccl.pt" if step < 60 else "other.pt"), {"round": step})
+    (tmp_path / "runs").mkdir()
+    arguments = SimpleNamespace(output_dir=str(tmp_path))
+    assert _saved(arguments, SimpleNamespace(global_step=0)) is None
+    assert _saved(arguments, SimpleNamespace(global_step=40)) == {"round": 40}
+    assert not caplog.text
+    assert _saved(arguments, SimpleNamespace(global_step=60)) == {"round": 40}
+    assert "no pccl.pt in the checkpoint of step 60" in caplog.text
+    with pytest.raises(UsageError, match="got none up to step 10"):
+        _saved(arguments, SimpleNamespace(global_step=10))

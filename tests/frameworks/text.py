@@ -28,13 +28,15 @@ def stretches():
 
 
 class Pace:
-    """How long a step takes at least."""
+    """How long a step takes at least, and the one at which this peer stops to be killed."""
 
-    def __init__(self, step_s):
-        self._step_s, self._never = step_s, threading.Event()
+    def __init__(self, told):
+        self._step_s, self._held_at, self._never = told["step_s"], told["held_at"], threading.Event()
 
-    def wait(self):
-        self._never.wait(self._step_s)
+    def wait(self, step):
+        if step == self._held_at:
+            say("held")
+        self._never.wait(None if step == self._held_at else self._step_s)
 
 
 def calm():

@@ -6,6 +6,7 @@
 Owns what a step, a checkpoint and the end mean there. Must not know how rounds are made.
 """
 
+import logging
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -17,6 +18,8 @@ from pccl.integrations.loops import Loop
 from pccl.training.checkpoint import load, write
 from pccl.training.diloco import DiLoCo
 from pccl.training.settings import Options
+
+log = logging.getLogger("pccl.training")
 
 NAME = "pccl.pt"
 """In each checkpoint of the Trainer: outer parameters, momentum and round. Plain tensors."""
@@ -113,17 +116,22 @@ def _folder(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def _saved(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
-    """What was saved at the step from which the Trainer goes on; None where it begins."""
+    """What was saved at the step from which the Trainer goes on; None where it begins. A process that is killed while
+    it saves leaves a checkpoint that is not whole: then that before it counts, for all that the Trainer has loaded."""
     if not state.global_step:
         return None
-    path = _folder(args, state) / NAME
-    if not path.exists():
-        raise UsageError(
-            f"DiLoCoCallback: a checkpoint must hold {NAME}, got none at {path}; resume from another checkpoint in "
-            "output_dir, or begin with the weights of this one (from_pretrained)"
-        )
-    saved: dict[str, Any] = load(path)
-    return saved
+    steps = (path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-") for path in Path(args.output_dir).iterdir())
+    for step in sorted((int(each) for each in steps if each.isdecimal()), reverse=True):
+        path = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{step}" / NAME
+        if step <= state.global_step and path.exists():
+            if step < state.global_step:
+                log.warning("no %s in the checkpoint of step %d: going on from %s", NAME, state.global_step, path)
+            saved: dict[str, Any] = load(path)
+            return saved
+    raise UsageError(
+        f"DiLoCoCallback: a checkpoint must hold {NAME}, got none up to step {state.global_step} in {args.output_dir}; "
+        "resume from a folder that has one, or begin with the weights of this one (from_pretrained)"
+    )
 
 
 def _shuffle(loader: Any, seed: int) -> None:
