@@ -144,7 +144,8 @@ class Swarm:
             self._pause.wait(LOOK_S)
 
     def end(self):
-        """After the round that comes after the next."""
+        """After the round that comes after the next; with all that were started, so that none is left alone."""
+        self.until(lambda: all(each.said("joined") for each in self.living()), "the last members")
         latest = max(each["round"] for each in self.providers[0].said("round"))
         (self.folder / "stop").write_text(str(latest + 2))
         self.until(lambda: all(each.said("done") for each in self.living()), "the end of all")
@@ -198,50 +199,56 @@ def rounds_of(swarm):
     return dict(sorted(found.items()))
 
 
-def report(swarm, sent_bytes, options):
-    rounds, first = rounds_of(swarm), swarm.providers[0]
-    shares = {
+def shares_of(rounds):
+    """By round: how much of its time its peers were in steps. The first one has the beginning of all in it."""
+    return {
         number: statistics.mean(1 - each["waited_s"] / each["seconds"] for each in said)
         for number, said in rounds.items()
         if number > 1
     }
+
+
+def report(swarm, sent_bytes, options):
+    rounds, first = rounds_of(swarm), swarm.providers[0]
+    shares, round_s = shares_of(rounds), options.every * options.step_s
     done = {each.number: each.said("done")[0] for each in swarm.living()}
     parameters = first.said("joined")[0]["parameters"]
-    per_step = sum(2 * (said[0]["peers"] - 1) * 4 * parameters for said in rounds.values()) * options.every
-    whole = [number for number in shares if rounds[number][0]["peers"] == len(REGIONS)]
-    ended = [each for each in swarm.living() if each.number not in done]
-    losses = [rounds[number][0]["loss"] for number in rounds]
+    parallel = sum(2 * (said[0]["peers"] - 1) * 4 * parameters for said in rounds.values()) * options.every
+    # The peer that came last has waited for no other: its reduction is what the network takes.
+    network = [min(each["reduced_s"] for each in rounds[number]) for number in shares]
+    whole = [shares[number] for number in shares if rounds[number][0]["peers"] == len(REGIONS)]
+    losses = [said[0]["loss"] for said in rounds.values()]
     facts = {
         "peers": f"{FIRST} to {max(said[0]['peers'] for said in rounds.values())}",
         "rounds": len(rounds),
         "steps of a round": options.every,
         "seconds of a step": options.step_s,
         "utilisation, median of rounds": f"{statistics.median(shares.values()):.1%}",
-        "of rounds with all 14": f"{statistics.median(shares[each] for each in whole):.1%}" if whole else "",
+        "of rounds with all 14": f"{statistics.median(whole):.1%}" if whole else "",
         "of all time, joins included": f"{statistics.mean(each['utilisation'] for each in done.values()):.1%}",
-        "seconds of a reduction, median": round(
-            statistics.median(each["reduced_s"] for each in first.said("round")), 2
-        ),
+        "seconds of a reduction once all are there, median": round(statistics.median(network), 2),
+        "utilisation if all were ready together": f"{statistics.median(round_s / (round_s + s) for s in network):.1%}",
         "MB that left all hosts": round(sent_bytes / 1e6, 1),
-        "MB of data parallelism": round(per_step / 1e6, 1),
-        "times fewer": round(per_step / sent_bytes),
+        "MB of data parallelism": round(parallel / 1e6, 1),
+        "times fewer": round(parallel / sent_bytes),
         "loss, first and last round": f"{losses[0]:.2f}, {losses[-1]:.2f}",
         "validation loss at the end": round(done[0]["validation"], 3),
     }
-    for what in ("joins", "leaves", "killed"):
-        facts[what] = sum(each["what"] == what for each in swarm.events)
-    facts["seconds to join, median"] = round(
-        statistics.median(each.said("joined")[0]["seconds"] for each in swarm.providers if each.said("joined")), 1
-    )
-    facts["restarts of survivors"] = len(ended) + sum(each["dropped"] for each in done.values())
-    facts["rounds in which digests differ"] = sum(
-        len({each["digest"] for each in said}) > 1 for said in rounds.values()
-    )
-    facts["digests at the end"] = len({each["digest"] for each in done.values()})
+    return facts | comings_and_goings(swarm, rounds, done), shares
+
+
+def comings_and_goings(swarm, rounds, done):
+    joined = [each.said("joined")[0]["seconds"] for each in swarm.providers if each.said("joined")]
     late = sum(each.said("round")[-1]["over"] for each in swarm.living())
-    facts["steps that took longer"] = f"{late} of {sum(each['steps'] for each in done.values())}"
-    facts["load of this machine"] = round(os.getloadavg()[0], 1)
-    return facts, shares
+    facts = {what: sum(each["what"] == what for each in swarm.events) for what in ("joins", "leaves", "killed")}
+    return facts | {
+        "seconds to join, median": round(statistics.median(joined), 1),
+        "restarts of survivors": len(swarm.living()) - len(done) + sum(each["dropped"] for each in done.values()),
+        "rounds in which digests differ": sum(len({each["digest"] for each in said}) > 1 for said in rounds.values()),
+        "digests at the end": len({each["digest"] for each in done.values()}),
+        "steps that took longer": f"{late} of {sum(each['steps'] for each in done.values())}",
+        "load of this machine": round(os.getloadavg()[0], 1),
+    }
 
 
 def curves(swarm, shares, began):

@@ -1,7 +1,9 @@
 """What loops of other libraries need of a run: their schedulers at its step, and an end of their own on SIGTERM."""
 
+import importlib
 import os
 import signal
+import sys
 
 import pytest
 import torch
@@ -107,3 +109,15 @@ def test_without_a_run_and_without_an_address_the_sentence_says_what_to_do(monke
     model = oracle.make_model()
     with pytest.raises(UsageError, match="set PCCL_MASTER"):
         loop.join(model, [oracle.make_optimizer(model)], None, None)
+
+
+@pytest.mark.parametrize(
+    ("module", "library"), [("huggingface", "transformers"), ("lightning", "lightning"), ("ray", "ray")]
+)
+def test_a_library_that_is_not_there_is_named_with_its_extra(module, library, monkeypatch):
+    for name in [each for each in sys.modules if each.split(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.delitem(sys.modules, f"pccl.integrations.{module}", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=rf"needs {library}.*, which .* pip install 'pccl\[{module}\]'"):
+        importlib.import_module(f"pccl.integrations.{module}")

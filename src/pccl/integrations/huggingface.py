@@ -10,14 +10,16 @@ import logging
 from pathlib import Path
 from typing import Any, Unpack
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
-
 from pccl import UsageError
+from pccl.integrations import advise
 from pccl.integrations.loops import Loop
 from pccl.training.checkpoint import load, write
 from pccl.training.diloco import DiLoCo
 from pccl.training.settings import Options
+
+with advise("huggingface"):
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 log = logging.getLogger("pccl.training")
 

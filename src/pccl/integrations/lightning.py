@@ -8,14 +8,16 @@ Owns what a step, a checkpoint and the end mean there. Must not know how rounds 
 
 from typing import Any, Unpack
 
-from lightning.fabric.utilities.seed import seed_everything
-from lightning.pytorch import Callback, LightningModule, Trainer
-
 from pccl import UsageError
+from pccl.integrations import advise
 from pccl.integrations.loops import Loop
 from pccl.training.diloco import DiLoCo
 from pccl.training.schedules import Schedules
 from pccl.training.settings import Options
+
+with advise("lightning"):
+    from lightning.fabric.utilities.seed import seed_everything
+    from lightning.pytorch import Callback, LightningModule, Trainer
 
 
 class DiLoCoCallback(Callback):

@@ -17,13 +17,15 @@ import socket
 from pathlib import Path
 from typing import Any
 
-import ray
-from ray.train import BackendConfig
-from ray.train.backend import Backend
-from ray.util import get_node_ip_address
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
 from pccl import MasterNode
+from pccl.integrations import advise
+
+with advise("ray"):
+    import ray
+    from ray.train import BackendConfig
+    from ray.train.backend import Backend
+    from ray.util import get_node_ip_address
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 PORT = 48148
 NAMESPACE = "pccl"
