@@ -14,22 +14,30 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 DEV := .venv/.extra-dev
 NUMPY := .venv/.extra-numpy
+FRAMEWORKS := .venv/.extra-huggingface .venv/.extra-lightning
+RAY := .venv/.extra-ray
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Programs in C that are no part of the package: examples, tests, benchmarks.
 PROGRAMS := $(sort $(wildcard examples/c/*.c tests/c_api/*.c bench/*.c)) tests/device/device.cpp
 NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp native/c_api/*.[ch] include/*.h))
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-device check format demo demo-train bench-train hide-train churn-train sim hostile aimed fuzz stress stress-short sanitize bench clean
+.PHONY: help test test-device test-frameworks test-ray check format demo demo-train bench-train hide-train churn-train intellect sim hostile aimed fuzz stress stress-short sanitize bench clean
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
 test: check ## linters, then all tests (SMALL=1 on a small machine; PYTEST_ARGS='tests/unit -x' for some)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-device: $(DEV) ## tensors on a device of our own; PCCL_TEST_DEVICE=cuda (xpu, mps) for a real one
 	$(BIN)/python -m pytest tests/device $(ARGS)
+
+test-frameworks: $(DEV) $(FRAMEWORKS) ## Hugging Face's Trainer and Lightning as peers: installs both, a few minutes
+	$(BIN)/python -m pytest tests/frameworks $(ARGS)
+
+test-ray: $(DEV) $(RAY) ## a local Ray cluster whose workers and master are killed: installs Ray, some minutes
+	$(BIN)/python -m pytest tests/ray_cluster $(ARGS)
 
 check: $(DEV) ## linters only
 	$(BIN)/ruff format --check .
@@ -57,6 +65,9 @@ hide-train: $(DEV) ## how much of the communication hides behind steps, over an 
 
 churn-train: $(DEV) ## training with a kill or a join every 10 s, 5 minutes a mode (ARGS='--help' for one mode, or the master alone)
 	$(BIN)/python bench/training_churn.py $(ARGS)
+
+intellect: $(DEV) ## INTELLECT-1 in miniature: 14 peers in three emulated regions come and go (root; ten minutes)
+	$(BIN)/python bench/intellect.py $(ARGS)
 
 sim: $(INSTALLED) ## the simulator (ARGS='--help' for its options)
 	$(BIN)/python -m tests.simulation $(ARGS)

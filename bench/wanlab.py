@@ -52,23 +52,29 @@ class LabFailed(Exception):
 @dataclass(frozen=True)
 class Wan:
     """The network. `queue_ms` is what a host's access link holds back before it drops;
-    `congestion` is the hosts' default congestion control, this machine's when empty."""
+    `congestion` is the hosts' default congestion control, this machine's when empty. `round_trips_ms` is by host and
+    host, where `round_trip_ms` is not the same for all."""
 
     hosts: int
     round_trip_ms: float
     rate_mbit: float
     queue_ms: float = 100.0
     congestion: str = ""
+    round_trips_ms: tuple[tuple[float, ...], ...] = ()
+
+    def delay_s(self, host: int, to: int) -> float:
+        """On the way from one to another."""
+        return (self.round_trips_ms[host][to] if self.round_trips_ms else self.round_trip_ms) / 2e3
 
 
 class WanLab:
-    """The hosts, and the thread that is the network between them."""
+    """The hosts, and the thread that is the network between them. Names of namespaces begin with `prefix`."""
 
-    def __init__(self, wan: Wan) -> None:
+    def __init__(self, wan: Wan, prefix: str = "pcclwan") -> None:
         self.wan = wan
         self.dropped_packets = 0
         self.sent_bytes = [0] * wan.hosts
-        self._name = f"pcclwan{secrets.token_hex(3)}"
+        self._name = f"{prefix}{secrets.token_hex(3)}"
         self._made: list[int] = []
         self._devices: list[int] = []
         self._stop = threading.Event()
@@ -76,7 +82,11 @@ class WanLab:
 
     def inside(self, host: int) -> list[str]:
         """What to put before a command so that it runs on this host."""
-        return ["ip", "netns", "exec", f"{self._name}h{host}"]
+        return ["ip", "netns", "exec", self.namespace(host)]
+
+    def namespace(self, host: int) -> str:
+        """By which a process of root can enter it."""
+        return f"{self._name}h{host}"
 
     def address(self, host: int) -> str:
         return f"10.77.0.{host + 1}"
@@ -163,7 +173,7 @@ class _InFlight:
         bits = (len(packet) - OFFLOAD_HEADER_BYTES) * 8
         self._link_free_at[host] = starts + bits / (self._wan.rate_mbit * 1e6)
         self._order += 1
-        arrives = self._link_free_at[host] + self._wan.round_trip_ms / 2e3
+        arrives = self._link_free_at[host] + self._wan.delay_s(host, to)
         heapq.heappush(self._packets, (arrives, self._order, to, packet))
         return True
 

@@ -56,6 +56,30 @@ def test_the_demo_of_training_survives_its_kill(processes):
     assert "3 peers end with 1 digest" in text
 
 
+def test_the_recipe_goes_on_after_all_its_peers_were_killed(master, tmp_path):
+    def start(number, rounds):
+        settings = ["--every", "4", "--min-peers", "2", "--rounds", rounds, "--folder", tmp_path / str(number)]
+        return run(EXAMPLES / "titan_loop.py", master.address, *settings)
+
+    peers, seen = [start(number, 10**6) for number in range(2)], {}
+    for peer in peers:
+        assert peer.stdout.readline().startswith("begins at step 0, ")
+    while not all(list((tmp_path / str(number)).glob("round-*.pt")) for number in range(2)):
+        for peer in peers:
+            number, digest = re.fullmatch(r"round (\d+): (\w+)\n", peer.stdout.readline()).groups()
+            assert seen.setdefault(number, digest) == digest
+    for peer in peers:
+        peer.kill()
+        peer.communicate()
+    saved = max(int(path.stem.split("-")[1]) for path in tmp_path.glob("*/round-*.pt"))
+    again = [start(number, saved + 3) for number in range(2)]
+    told = [peer.communicate(timeout=HANG_S)[0].splitlines() for peer in again]
+    assert [peer.returncode for peer in again] == [0, 0]
+    assert {int(lines[0].split()[3].rstrip(",")) for lines in told} == {4 * saved}
+    assert len({lines[0] for lines in told}) == 1, "learning rates differ"
+    assert len({lines[-1].split()[-1] for lines in told}) == 1, told
+
+
 def test_there_is_a_test_for_each_example():
     source = (ROOT / "tests" / "training" / "test_examples.py").read_text()
     assert all(path.name in source for path in EXAMPLES.glob("*.py") if path.name != "char_gpt.py")

@@ -85,10 +85,15 @@ def newest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
     """The newest checkpoint that can be read; None if there is none."""
     for path in found(Path(folder)):
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+            state = load(path)
         except Exception as error:  # Torch raises whatever its parts do, and all of it means: not this one.
             log.error("%s cannot be read (%s): the one before it is tried", path, error)
             continue
         if isinstance(state, dict):
             return state
     return None
+
+
+def load(path: Path) -> Any:
+    """What `write` has written: tensors and numbers, on the CPU."""
+    return torch.load(path, map_location="cpu", weights_only=True)

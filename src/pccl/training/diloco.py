@@ -22,9 +22,9 @@ class DiLoCo(Run):
                 loss(model(x), y).backward(); optimizer.step(); optimizer.zero_grad()
 
     `place` is the master's address, or a Communicator. With an address the peer joins again by itself after it was put
-    out. `optimizer` may be a list: a step ends with the last one. `scheduler` is brought to the run's step when this
-    peer joins; step it yourself in the loop, as before. All other settings: `pccl.training.settings.Settings`, and
-    docs/training.md, which says what each mode is for."""
+    out. `optimizer` may be a list: a step ends with the last one. `scheduler`, or a list of them, is brought to the
+    run's step when this peer joins; step it yourself in the loop, as before. All other settings:
+    `pccl.training.settings.Settings`, and docs/training.md, which says what each mode is for."""
 
     def __init__(
         self,

@@ -22,6 +22,7 @@ from pccl.training.group import Flight, Group
 from pccl.training.guards import Guards
 from pccl.training.meter import Meter
 from pccl.training.rows import Row
+from pccl.training.schedules import as_one
 from pccl.training.settings import Settings
 
 log = logging.getLogger("pccl.training")
@@ -56,7 +57,7 @@ class Meetings(ABC):
         self._guards = Guards(settings, self._optimizers, self._group.name_of)
         self._meter = Meter(self._group.name_of)
         self.data = Data(self._group.name_of)
-        self._scheduler = scheduler
+        self._scheduler = as_one(scheduler)
         self._state: SharedState | None = None
         self._flights: list[Flight] = []
         self._next = 0
@@ -64,6 +65,8 @@ class Meetings(ABC):
         self._round = self._inner = self._clock = 0
         """Rounds of the run; steps since the last one ended; steps made here."""
         self._quota = settings.sync_every
+        self._in_step = False
+        """Called by the hook of a step, after which the loop still steps its scheduler."""
         self._tokens: int | None = None
         self._synced = False
         """This peer holds what its group has agreed on; then all peers of the group do."""
@@ -198,6 +201,6 @@ class Meetings(ABC):
         self._guards.warm_up()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Torch has not seen the steps that others made.
-            step = self._round * self.settings.sync_every
+            step = self._round * self.settings.sync_every - int(self._in_step)
             for _ in range(step - getattr(self._scheduler, "last_epoch", step)):
                 self._scheduler.step()

@@ -37,6 +37,7 @@ class Run(Rounds):
         super().__init__(place, model, optimizer, settings, scheduler)
         self._notice = Notice(settings.notice_s)
         self._saver: Saver | None = None
+        self._told_to_go: Callable[[], None] | None = None
 
     # ── what a user looks at ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -179,7 +180,9 @@ class Run(Rounds):
         due = any(flight.due <= self._clock for flight in self._flights)
         if due or self._inner >= self._offset(self._next) or self._hurried():
             self._meter.stop()
+            self._in_step = True
             self._guarded(self._events)
+            self._in_step = False
             self._meter.start()
         if self._notice.given:
             self._heed_notice()
@@ -189,7 +192,14 @@ class Run(Rounds):
         if self._inner and self._notice.allows(self._meter.seconds_for(self._quota - self._inner)):
             return
         log.warning("SIGTERM: leaving after round %d with %d steps in no round", self._round, self._inner)
-        self._save_and_exit()
+        if self._told_to_go is None:
+            self._save_and_exit()
+        self._told_to_go()
+
+    def when_told_to_go(self, act: Callable[[], None]) -> None:
+        """Call this where SIGTERM would save and end the process, for a loop that has an end of its own: when the round
+        is over, or cannot be finished in time. The loop then makes no further step, and leaves the run."""
+        self._told_to_go = act
 
     def _save_and_exit(self) -> NoReturn:
         saver = self._saver
