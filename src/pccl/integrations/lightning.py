@@ -53,7 +53,8 @@ class DiLoCoCallback(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """The hook of the optimizer has counted the step."""
-        if isinstance(outputs, dict) and "loss" in outputs:
+        # Once in a round, with its last loss but one: each look waits for the device.
+        if isinstance(outputs, dict) and "loss" in outputs and (self.run.step + 1) % self.run.settings.sync_every == 0:
             self.run.note_loss(float(outputs["loss"]))
         self._follow(trainer)
         if self._loop.told_to_go:
