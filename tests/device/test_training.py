@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pccl import MasterNode
-from pccl.training import DataParallel, DiLoCo
+from pccl.training import DataParallel, DiLoCo, gradients, outer
 from tests.device.conftest import succeed
 from tests.e2e.test_api import address
 from tests.training import oracle
@@ -63,3 +63,40 @@ def test_gradients_of_both_kinds_are_added_up(master, device, backward):
     for model in succeed([lambda: act(0, "cpu"), lambda: act(1, device.first)]):
         for name, each in model.named_parameters():
             assert (each.detach().cpu().double() - expected[name]).abs().max() < 1e-5
+
+
+def test_many_parameters_cross_in_one_copy(ours):
+    """Each way, for every fragment and bucket: a copy waits for the device. Not more at a time than fits."""
+    layers = torch.nn.Sequential(*(torch.nn.Linear(50, 50) for _ in range(10))).to(ours.first)
+    named = list(layers.named_parameters())
+    fragment, bucket = outer.Fragment(named, 1, eager=False), gradients.Bucket(named)
+    for each in layers.parameters():
+        each.grad = torch.ones_like(each)
+    bucket.used = [True] * len(named)
+    bucket.step(bucket.deltas[0].fill_(4.0), 2.0, 0.0, 0.0)
+    for call in (
+        lambda: fragment.measure(fragment.deltas[0]),
+        fragment.write,
+        lambda: fragment.write(0.5),
+        bucket.deliver,
+        lambda: bucket.measure(bucket.deltas[0]),
+    ):
+        before = ours.counts()
+        call()
+        after = ours.counts()
+        assert after["copies_out"] - before["copies_out"] <= 1
+        assert after["copies_in"] - before["copies_in"] <= 1
+        assert after["waits"] - before["waits"] <= 2
+    assert (bucket.deltas[0] == 2.0).all()
+
+
+def test_what_crosses_at_once_is_bounded(ours, monkeypatch):
+    monkeypatch.setattr(outer, "CROSSING", 5_000)
+    layers = torch.nn.Sequential(*(torch.nn.Linear(50, 50) for _ in range(10))).to(ours.first)
+    fragment = outer.Fragment(list(layers.named_parameters()), 1, eager=False)
+    sizes = [place.stop - place.start for place, _ in fragment.crossings()]
+    assert sum(sizes) == fragment.count
+    assert max(sizes) <= 5_000
+    assert len(sizes) > 4
+    expected = torch.cat([each.detach().cpu().reshape(-1) for each in layers.parameters()])
+    assert torch.equal(fragment.theta, expected)

@@ -12,7 +12,7 @@ import xxhash
 from torch import nn, optim
 
 from pccl.training.contents import Contents, Named
-from pccl.training.outer import Fragment, Stepped, Stretch, norm_of
+from pccl.training.outer import Fragment, Stepped, Stretch, fetch, norm_of, spread
 from pccl.training.settings import Settings
 
 BUCKETS_MAX = 64
@@ -45,11 +45,8 @@ class Bucket(Stretch):
 
     def measure(self, delta: torch.Tensor) -> float:
         """The gradients that are here; 0 where there is none."""
-        for place, parameter in zip(self.places, self.parameters, strict=True):
-            if parameter.grad is None:
-                delta[place].zero_()
-            else:
-                delta[place].copy_(parameter.grad.detach().reshape(-1))
+        for place, parameters in self.crossings():
+            fetch(delta[place], [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters])
         self.taken = False
         self._versions = self._present_versions()
         self._take_sample(delta)
@@ -93,13 +90,19 @@ class Bucket(Stretch):
     @torch.no_grad()
     def deliver(self) -> None:
         """Gradients are the mean now. Without one, or where no peer has used a parameter, there is none."""
-        for place, parameter, used in zip(self.places, self.parameters, self.used, strict=True):
+        for place, parameters in self.crossings():
+            if self.taken:
+                spread(self.deltas[0][place], [_gradient(each) for each in parameters])
+        for parameter, used in zip(self.parameters, self.used, strict=True):
             if not (self.taken and used):
                 parameter.grad = None
-                continue
-            if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-            parameter.grad.copy_(self.deltas[0][place].view(parameter.shape))
+
+
+def _gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """Its gradient, or room for one."""
+    if parameter.grad is None:
+        parameter.grad = torch.empty_like(parameter)
+    return parameter.grad
 
 
 class Gradients(Contents):

@@ -7,7 +7,7 @@ CPUs and not on others, and peers would drift apart. Must not know peers, rounds
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -21,6 +21,10 @@ except ImportError:  # A machine without a compiler: the same in torch.
 
 CHUNK = 1 << 16
 """Elements that are worked on at a time: three stretches of them stay in a second-level cache of 1 MiB."""
+
+CROSSING = 1 << 24
+"""Elements that cross between a device and the host in one copy: a copy of 64 MiB is as fast as a longer one, and so
+much of the device's memory is taken meanwhile. One copy for each parameter would wait for the device as often."""
 
 
 class Stepped(NamedTuple):
@@ -47,6 +51,17 @@ class Stretch(ABC):
         """Elements in it."""
         self.deltas = [torch.zeros(self.count) for _ in range(buffers)]
 
+    def crossings(self) -> Iterator[tuple[slice, list[torch.Tensor]]]:
+        """Parameters that are copied together, and their place: each by itself on the host, several on a device."""
+        begin, together = 0, list[torch.Tensor]()
+        for place, parameter in zip(self.places, self.parameters, strict=True):
+            apart = parameter.device.type == "cpu" or place.stop - begin > CROSSING
+            if together and (apart or parameter.device != together[0].device):
+                yield slice(begin, place.start), together
+                begin, together = place.start, []
+            together.append(parameter)
+        yield slice(begin, self.count), together
+
     @abstractmethod
     def digest(self) -> bytes:
         """16 bytes that stand for every bit of what all peers hold alike."""
@@ -62,6 +77,30 @@ class Stretch(ABC):
     @abstractmethod
     def write(self, mix: float = 0.0) -> None:
         """What follows for the model."""
+
+
+def fetch(goal: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copy tensors of one device into `goal` on the host, side by side."""
+    if len(tensors) == 1:
+        goal.copy_(tensors[0].detach().reshape(-1))
+        return
+    flat = torch.empty(len(goal), device=tensors[0].device)
+    for each, part in zip(tensors, _parts(flat, tensors), strict=True):
+        part.copy_(each.detach().reshape(-1))
+    goal.copy_(flat)
+
+
+def spread(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> None:
+    """Copy values on the host, side by side, into tensors of one device."""
+    if len(tensors) > 1:
+        values = values.to(tensors[0].device)
+    for each, part in zip(tensors, _parts(values, tensors), strict=True):
+        each.copy_(part.view(each.shape))
+
+
+def _parts(values: torch.Tensor, tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    """The values of each tensor."""
+    return torch.split(values, [each.numel() for each in tensors])
 
 
 def norm_of(values: torch.Tensor) -> float:
@@ -90,8 +129,8 @@ class Fragment(Stretch):
 
     def take_model(self) -> None:
         """Begin with what the model holds."""
-        for place, parameter in zip(self.places, self.parameters, strict=True):
-            self.theta[place].copy_(parameter.detach().reshape(-1))
+        for place, parameters in self.crossings():
+            fetch(self.theta[place], parameters)
         self.changed()
 
     def changed(self) -> None:
@@ -116,9 +155,10 @@ class Fragment(Stretch):
         """What the model has moved by since it was set, into `delta`; returns the norm, which is not finite if some
         element is not. Measured from what the model was set to: in bfloat16 that is not `theta` but its rounding."""
         start = self.theta if self.start is None else self.start
+        for place, parameters in self.crossings():
+            fetch(delta[place], parameters)
         for place, parameter in zip(self.places, self.parameters, strict=True):
             view = delta[place]
-            view.copy_(parameter.detach().reshape(-1))
             torch.sub(_as_held(start[place], parameter), view, out=view)
         return norm_of(delta)
 
@@ -172,13 +212,17 @@ class Fragment(Stretch):
     def write(self, mix: float = 0.0) -> None:
         """Set the model to the outer parameters, or let it keep `mix` of itself."""
         start = self.theta if self.start is None else self.start
-        for place, parameter in zip(self.places, self.parameters, strict=True):
-            goal = start[place].view(parameter.shape)
+        for place, parameters in self.crossings():
+            goal = start[place]
             if mix:
-                held = parameter.to(device="cpu", dtype=torch.float32)
-                # In this form what is equal stays equal, to the last bit.
-                goal = held + (1.0 - mix) * (_as_held(goal, parameter) - held)
-            parameter.copy_(goal)
+                held = torch.empty_like(goal)
+                fetch(held, parameters)
+                parts = zip(_parts(goal, parameters), _parts(held, parameters), parameters, strict=True)
+                for part, now, each in parts:
+                    # In this form what is equal stays equal, to the last bit.
+                    now.add_((1.0 - mix) * (_as_held(part, each) - now))
+                goal = held
+            spread(goal, parameters)
 
 
 def _as_held(values: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
