@@ -45,6 +45,7 @@ AT_HOME = {
     "worker": ("integrations", "training.data"),
     "node": ("integrations",),
     "world": ("integrations",),
+    "replica": ("integrations",),
 }
 """Where such a word means something else, as modules or the beginnings of their names: a channel is what the bytes of a
 lane go through, plain or TLS; certificates have a use called clientAuth; FSDP has shards, and so have datasets that are
