@@ -188,7 +188,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("a report has a ticket", Tickets, "objection", lambda self, resume: ""),
     ),
     "believe another ring than the signed one": (
-        Mutant("a ticket is of one ring", Tickets, "names", lambda self, ticket, ring: True, first=800, hostile=True),
+        Mutant("a ticket is of one ring", Tickets, "names", lambda self, ticket, ring: True, first=1460, hostile=True),
     ),
     "go on at once with what was signed": (
         Mutant("a later ticket may still come", Gathering, "_goes_on_at", _go_on_at_once, first=50, hostile=True),

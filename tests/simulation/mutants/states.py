@@ -60,7 +60,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "elect the most popular revision": (Mutant("the highest wins", election, "_most_popular", _popular_only),),
     "elect from strategies that do not go together": (
-        Mutant("enforce what is popular at all or at none", election, "_mixed", lambda claims: ""),
+        Mutant("enforce what is popular at all or at none", election, "_mixed", lambda claims: "", first=50),
     ),
     "elect who only receives": (
         Mutant("a mixture is offered to nobody", election, "_eligible", lambda claims: dict(claims), first=300),
@@ -73,7 +73,9 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("visitors stay outside", Roster, "add_visitor", lambda self, member: self.add_candidate(member)),
     ),
     "vote again in an interrupted sync": (
-        Mutant("the next one takes over its vote, or waits for its end", Sync, "begin", _vote_at_once),
+        Mutant("the next one takes over its vote, or waits for its end", Sync, "begin", _vote_at_once, first=200),
     ),
-    "hear no more of an interrupted sync": (Mutant("it goes on without its caller", Sync, "abandon", _forget_sync),),
+    "hear no more of an interrupted sync": (
+        Mutant("it goes on without its caller", Sync, "abandon", _forget_sync, first=240),
+    ),
 }
