@@ -5,6 +5,7 @@ import pytest
 from pccl.core.effects.master import Received
 from pccl.core.fields import Identity, KickKind, LaneTls
 from pccl.core.limits import MasterLimits
+from pccl.core.master.roster import MemberStage
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.to_master import AskPending, Fetch, Join, LinkDown, VoteTopology
 from pccl.core.messages.to_peer import Kick, PendingAnswer, Topology, TopologyUpdated, Waiting, Welcome, Wire
@@ -162,6 +163,20 @@ def test_a_silent_candidate_stalls_the_others_less_and_less() -> None:
     run.pass_time(700.0, 50)
     run.join(60, "evil-60", EVIL)
     assert run.master.roster.candidates["evil-60"].rests_until <= run.now
+
+
+def test_candidates_that_are_killed_in_their_trials_hold_up_no_other_from_there() -> None:
+    """Many peers may be behind one address, and spot instances die together: none of these trials took long."""
+    run = Run()
+    for number in range(2, 12):
+        run.join(number, f"spot-{number}", EVIL)
+        run.say(1, VoteTopology())
+        assert run.master.roster.candidates[f"spot-{number}"].stage is MemberStage.TRIED
+        run.wait(0.05)
+        run.close(number)
+        assert run.last(1, TopologyUpdated)
+    run.join(20, "bert", EVIL)
+    assert run.master.roster.candidates["bert"].rests_until <= run.now
 
 
 def test_one_that_answers_nothing_loses_its_place_though_nobody_tries_it() -> None:

@@ -157,6 +157,7 @@ class Admission(Part):
         odd = self.candidates.settle_lanes(self.trial.values())
         for member in self.trial.values():
             member.enter(MemberStage.TRIED)
+            member.tried_at = now
         groups = _groups(self.trial.values())
         for member, kick in odd:
             self._door.expel(member, kick, now)

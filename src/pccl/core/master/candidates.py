@@ -6,6 +6,7 @@ not hold the votes of the others up each time. Does not know how a trial goes. R
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from pccl.core.effects.both import Note
 from pccl.core.fields import Identity, KickKind
@@ -20,8 +21,21 @@ FREE_FAILURES, PAUSE_S, PAUSE_MAX_S = 1, 10.0, 120.0
 that is doubled each time. With the longest one an attacker costs the others fifteen seconds in two minutes, and an
 honest peer whose trials failed because of others is not kept out for longer than a person waits."""
 
+FREE_S = 1.0
+"""So long in all failed trials may have held up the others for nothing: a candidate that is killed ends its trial at
+once, and many may be killed behind one address."""
+
 ADDRESSES_KEPT = 1024
 """Of which it is known how often admissions from there failed; the oldest is forgotten first."""
+
+
+class Failed(NamedTuple):
+    """Admissions from an address that failed since the last one that did not."""
+
+    count: int = 0
+    held_s: float = 0.0
+    """How long they have held up the others in all."""
+    at: float = 0.0
 
 
 class Candidates(Part):
@@ -29,8 +43,8 @@ class Candidates(Part):
 
     def __init__(self, common: Common) -> None:
         super().__init__(common)
-        self._failed: dict[str, tuple[int, float]] = {}
-        """By address, how many admissions have failed in a row, and when the last one did."""
+        self._failed: dict[str, Failed] = {}
+        """By address."""
 
     def objection(self, host: str) -> Kick | None:
         """Why one more cannot wait; None if it can."""
@@ -45,8 +59,8 @@ class Candidates(Part):
 
     def arrive(self, member: Member, now: float) -> None:
         """One has come: it rests if others from its address have failed before."""
-        failures, at = self._failed.get(member.seen_host, (0, 0.0))
-        if failures > FREE_FAILURES:
+        failures, held_s, at = self._failed.get(member.seen_host, Failed())
+        if failures > FREE_FAILURES and held_s > FREE_S:
             member.rests_until = at + min(PAUSE_S * 2 ** (failures - FREE_FAILURES - 1), PAUSE_MAX_S)
             if member.rests_until > now:
                 rest_s, where = member.rests_until - now, member.seen_host or "its address"
@@ -57,8 +71,9 @@ class Candidates(Part):
         """Those that were being tried have failed."""
         for each in gone:
             if each.tried:
-                failures, _ = self._failed.pop(each.member.seen_host, (0, 0.0))
-                self._failed[each.member.seen_host] = failures + 1, each.now
+                host = each.member.seen_host
+                failures, held_s, _ = self._failed.pop(host, Failed())
+                self._failed[host] = Failed(failures + 1, held_s + each.now - each.member.tried_at, each.now)
         while len(self._failed) > ADDRESSES_KEPT:
             del self._failed[next(iter(self._failed))]
 

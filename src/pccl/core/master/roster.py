@@ -72,6 +72,8 @@ class Member(Staged[MemberStage]):
         self.joined_at = now
         self.rests_until = 0.0
         """As a candidate it is not tried before."""
+        self.tried_at = now
+        """When its trial began."""
         self.pulse = Pulse()
 
     def knows(self, me: Identity) -> bool:
