@@ -32,7 +32,7 @@ ADDRESSES_KEPT = 1024
 class Failed(NamedTuple):
     """Admissions from an address that failed since the last one that did not."""
 
-    count: int = 0
+    times: int = 0
     held_s: float = 0.0
     """How long they have held up the others in all."""
     at: float = 0.0
