@@ -7,7 +7,7 @@ from pccl.core.master import admission
 from pccl.core.master.link import LinkStage
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.to_master import LinkDown, LinkUp
-from tests.unit.test_broadcast_root import three_accepted
+from tests.unit.test_broadcast_root import initiate, three_accepted
 
 
 def rest(master):
@@ -74,3 +74,15 @@ def test_an_end_that_denies_its_links_each_time_they_stand_goes():
             if liar.peer in link.ends and link.stage is LinkStage.STANDING:
                 master.handle(Received(liar.connection, LinkDown(link.number, "no")), now)
     assert len(master.roster.accepted) == 2
+
+
+def test_a_link_that_breaks_with_a_collective_is_no_mark_against_its_ends():
+    """However soon after it stood: lanes of an aborted collective are closed."""
+    for used in (False, True):
+        master, _ = three_accepted()
+        if used:
+            initiate(master, "b")
+        link = next(iter(master.links.all()))
+        ends = [member.connection for member in master.roster.accepted.values() if member.peer in link.ends]
+        master.handle(Received(ends[0], LinkDown(link.number, "aborted")), 0.1)
+        assert link.failures == (0 if used else 1)

@@ -265,6 +265,7 @@ class Collectives(Part):
         )
         collective.unreported = dict.fromkeys(collective.ring)
         collective.become(CollectiveStage.RUNNING, now)
+        self._links.use(collective.group, now)
         segments = segment_bytes(collective.spec, len(collective.ring), max(1, len(lanes)))
         parcels = () if lanes else tuple(collective.parcels[peer] for peer in collective.ring)
         attempt, last = (

@@ -11,6 +11,7 @@ Rules: docs/protocol.md, "Links".
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from math import inf
 
 from pccl.core.fields import LinkSpec
 from pccl.core.master.link import Link, LinkStage
@@ -51,6 +52,8 @@ class Links(Part):
         """Peers whose links stood only when they were the end that dialled."""
         self._settled: dict[int, None] = {}
         """Groups whose links may all stand now, though they did not before."""
+        self._used_at: dict[int, float] = {}
+        """Per group, when something last began to run over its links."""
 
     # ── what shall stand ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -61,8 +64,8 @@ class Links(Part):
         for link in [link for link in self._links.values() if link.group == group and link.ends not in wanted]:
             self._discard(link)
         if not wanted:
-            self._needed.pop(group, None)
-            self._missing.pop(group, None)
+            for known in (self._needed, self._missing, self._used_at):
+                known.pop(group, None)
             return
         self._settled[group] = None
         for ends in need + spare:
@@ -163,9 +166,8 @@ class Links(Part):
 
     def _fail(self, link: Link, cause: str, now: float) -> None:
         members = all(peer in self._roster.accepted for peer in link.ends)
-        if link.stage is LinkStage.STANDING and members and now - link.changed_at >= self._limits.redial_s:
-            # The two can reach each other: whatever broke the link is no mark against them. One that breaks as soon as
-            # it stands has failed: an end that denies it again and again would hold up all others for ever.
+        if link.stage is LinkStage.STANDING and members and self._has_served(link, now):
+            # The two can reach each other: whatever broke the link is no mark against them.
             link.failures, link.causes, link.wanted_at = 0, {}, now
             self._dial(link, now)
             return
@@ -178,6 +180,15 @@ class Links(Part):
             self._dial(link, now)
         else:
             self._rest(link, now)
+
+    def use(self, group: int, now: float) -> None:
+        """Something begins to run over the links of a group: when it is aborted, links may break with it."""
+        self._used_at[group] = now
+
+    def _has_served(self, link: Link, now: float) -> bool:
+        """It has stood for a while, or something ran over it. One that breaks as soon as it stands has failed: an end
+        that denies it again and again would hold up all others for ever."""
+        return now - link.changed_at >= self._limits.redial_s or self._used_at.get(link.group, -inf) >= link.changed_at
 
     def _dial(self, link: Link, now: float) -> None:
         """Let it be dialled, under a number that is told in the very next `Wire`: peers rely on numbers they do not

@@ -172,7 +172,7 @@ class Syncs(Part):
             if sync.stage is SyncStage.VOTING and sync.ballot.complete:
                 self._elect(sync, now)
             if sync.stage is SyncStage.LINKING and (sync.link_until <= now or self._linked(sync)):
-                self._start(sync)
+                self._start(sync, now)
             if sync.stage is SyncStage.RUNNING and not sync.unreported:
                 self._conclude(sync, now)
         return False
@@ -212,7 +212,7 @@ class Syncs(Part):
         links = self._admission.links
         return not any(links.dials(puller, holders) for puller, holders in sync.sources.items())
 
-    def _start(self, sync: Sync) -> None:
+    def _start(self, sync: Sync, now: float) -> None:
         """Every link stands, or has had its time: every puller that reaches a holder pulls."""
         links, group, claim = self._admission.links, sync.group, sync.claim
         work: dict[PeerId, list[PeerId]] = {}
@@ -228,6 +228,7 @@ class Syncs(Part):
         start = StartSync(sync.attempt, True, (), lanes, claim.revision, claim.layout, claim.content)
         for peer, others in work.items():
             self._outbox.send((peer,), structs.replace(start, pull=peer in sync.sources, peers=tuple(others)))
+        links.use(group, now)
         sync.unreported = dict.fromkeys(work)
         sync.enter(SyncStage.RUNNING)
 
