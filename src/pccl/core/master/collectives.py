@@ -258,20 +258,15 @@ class Collectives(Part):
 
     def _start(self, collective: Collective, lanes: tuple[int, ...], now: float) -> None:
         """Start it over these lanes of its ring; without lanes, with what came along with the votes."""
-        collective.attempt, collective.lanes, collective.ring = (
-            self._roster.draw_number(),
-            lanes,
-            self._roster.ring(collective.group),
-        )
+        collective.attempt, collective.lanes = self._roster.draw_number(), lanes
+        collective.ring = self._roster.ring(collective.group)
         collective.unreported = dict.fromkeys(collective.ring)
         collective.become(CollectiveStage.RUNNING, now)
         self._links.use(collective.group, now)
         segments = segment_bytes(collective.spec, len(collective.ring), max(1, len(lanes)))
         parcels = () if lanes else tuple(collective.parcels[peer] for peer in collective.ring)
-        attempt, last = (
-            (collective.tag, collective.attempt, self._roster.epoch),
-            next(reversed(collective.ballot.votes)),
-        )
+        attempt = (collective.tag, collective.attempt, self._roster.epoch)
+        last = next(reversed(collective.ballot.votes))
         pending = bool(self._roster.ready(now))
         self._outbox.send(collective.ring, Start(*attempt, lanes, segments, parcels, last, pending))
 
