@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 from pccl.core.effects.peer_effects import Answer, Committed, Failure, FailureKind
 from pccl.core.messages.to_peer import Outcome, ToPeer
+from pccl.types import PeerId
 from tests.simulation.checkers.base import Checker
-from tests.simulation.ledger import Known
+from tests.simulation.ledger import Attempt, Known
 
 if TYPE_CHECKING:
     from tests.simulation.peer_host import PeerHost
@@ -36,12 +37,17 @@ class OneOutcome(Checker):
             raise self.fail(f"{known.peer[:8]} gets the outcome of attempt {message.attempt}, in which it had no part")
         staying = {each.peer for each in self.ledger.known.values() if each.connection not in self.ledger.leaving}
         for peer in attempt.participants:
-            if peer in attempt.unheard and not message.committed:
+            if not message.committed and (peer in attempt.unheard or self._conceals(peer, attempt)):
                 continue
             if peer in staying and peer not in attempt.reports:
                 raise self.fail(f"outcome of attempt {message.attempt} before {peer[:8]} has reported")
             if peer in staying and message.committed and not attempt.reports[peer]:
                 raise self.fail(f"attempt {message.attempt} is committed although it failed at {peer[:8]}")
+
+    def _conceals(self, peer: PeerId, attempt: Attempt) -> bool:
+        """It is hostile, and another master since has only its word that it had no part in this."""
+        hosts = [host for host in self.theatre.hosts_by_name.values() if host.identity.peer == peer]
+        return attempt.cut_short and any(host.hostile for host in hosts)
 
     def run_started(self, part: "Part") -> None:
         self._attempt_of[part.host.name, part.effect.call] = part.effect.attempt
