@@ -22,8 +22,8 @@ def _popular_only(eligible: Any) -> Any:
     return max(eligible.values(), key=lambda claim: states.count(claim.state))
 
 
-def _wait_for_nobody(self: Any, sync: Any) -> None:
-    _START_SYNC(self, sync)
+def _wait_for_nobody(self: Any, sync: Any, now: float) -> None:
+    _START_SYNC(self, sync, now)
     sync.unreported.clear()
 
 
