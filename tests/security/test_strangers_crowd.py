@@ -100,7 +100,7 @@ def test_s10_the_first_of_a_group_settles_its_lanes(start, kind):
 
 def test_s11_a_silent_candidate_stalls_every_admission(start, kind, remote):
     """Without a secret it does so twice; then candidates of its address rest, and no peer is sent to admit them."""
-    run = start(candidate_silence_s=0.3, link_timeout_s=0.3, redial_s=0.1)
+    run = start(candidate_silence_s=candidates.FREE_S, link_timeout_s=candidates.FREE_S, redial_s=0.1)
     anna = run.peer("anna")
     anna.connect()
     stalled = []

@@ -20,7 +20,6 @@ def run(*arguments):
         [sys.executable, *map(str, arguments)],
         env=_environment(),
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
         text=True,
     )
 
