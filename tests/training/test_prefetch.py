@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from pccl import Communicator
-from pccl.training import DiLoCo, group
+from pccl import Communicator, SyncFailed
+from pccl.training import DataParallel, DiLoCo, group
 from tests.patience import HANG_S
 
 EVERY, WIDTH = 4, 256
@@ -89,3 +89,68 @@ def test_what_no_round_changes_is_prefetched_and_the_rest_moves_with_the_sync(cr
     late = sum(moved["sync"])
     assert early >= LAYER
     assert outer + optimizer <= late < outer + optimizer + LAYER, (early, late)
+
+
+@pytest.mark.parametrize("kind", [DiLoCo, DataParallel])
+def test_a_newcomer_whose_only_holder_left_after_its_prefetch_goes_on_with_what_it_brought(crew, moved, kind):
+    ready, gone = threading.Event(), threading.Event()
+    prefetched = threading.Event()
+    models = [Half(1), Half(2)]
+    settings = {"sync_every": EVERY} if kind is DiLoCo else {}
+
+    def enter(model):
+        optimizer = torch.optim.AdamW(model.parameters())
+        return optimizer, kind(crew.address, model, optimizer, **settings)
+
+    def member():
+        optimizer, run = enter(models[0])
+        with run:
+            for _ in range(EVERY):
+                go_on(models[0], optimizer)
+            ready.set()
+            assert prefetched.wait(HANG_S)
+        gone.set()
+
+    def left():
+        prefetched.set()
+        assert gone.wait(HANG_S)
+
+    def newcomer():
+        optimizer, run = enter(models[1])
+        assert ready.wait(HANG_S)
+        moved.update(prefetch=[], candidate=left)
+        before = [each.clone() for each in models[1].state_dict().values()]
+        with run:
+            assert moved["prefetch"][0] >= LAYER
+            assert run.round == 0
+            assert all(map(torch.equal, before, models[1].state_dict().values()))
+            for _ in range(2 * EVERY):
+                go_on(models[1], optimizer)
+            assert run.step == 2 * EVERY
+
+    crew.together(2, lambda number: (newcomer if number else member)())
+
+
+def test_a_sync_that_failed_is_made_again(crew, monkeypatch):
+    failures = [SyncFailed("the only holder was lost")] * group.RETURNS_MAX
+
+    class Failing(Communicator):
+        def sync_shared_state(self, *arguments):
+            if failures:
+                raise failures.pop()
+            return super().sync_shared_state(*arguments)
+
+    monkeypatch.setattr(group, "Communicator", Failing)
+
+    def train(_):
+        model = Half(1)
+        optimizer = torch.optim.AdamW(model.parameters())
+        with DiLoCo(crew.address, model, optimizer, sync_every=EVERY) as run:
+            for _ in range(EVERY):
+                go_on(model, optimizer)
+            return run.round
+
+    assert crew.together(1, train) == [1]
+    failures.extend([SyncFailed("the only holder was lost")] * (group.RETURNS_MAX + 1))
+    with pytest.raises(SyncFailed, match="only holder"):
+        crew.together(1, train)

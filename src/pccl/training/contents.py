@@ -113,10 +113,18 @@ class Contents:
         self._check_parameters()
         self._make_states()  # of one that was loaded from before its first step
         infos = [TensorInfo.from_torch(torch.zeros(1), f"setting {name}={value}") for name, value in self._agreed()]
-        alike = [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), ("leases", leases)]
-        infos += [TensorInfo.from_torch(each, name) for name, each in alike]
-        free = [*((f"buffer.{name}", each) for name, each in self._buffers), *self._apart()]
-        return infos + [TensorInfo.from_torch(each, name, allow_content_inequality=True) for name, each in free]
+        infos += [TensorInfo.from_torch(each, name) for name, each in self._equal(leases)]
+        return infos + [TensorInfo.from_torch(each, name, allow_content_inequality=True) for name, each in self._free()]
+
+    def shared(self, leases: torch.Tensor) -> Named:
+        """What a newcomer may get from others, settings apart."""
+        return [*self._equal(leases), *self._free()]
+
+    def _equal(self, leases: torch.Tensor) -> Named:
+        return [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), ("leases", leases)]
+
+    def _free(self) -> Named:
+        return [*((f"buffer.{name}", each) for name, each in self._buffers), *self._apart()]
 
     def _alike(self) -> Named:
         """What is trained, and equal on all peers."""

@@ -100,7 +100,7 @@ class Group:
         self._communicator: Communicator | None = None
         self._codec = codec
         self.returns = 0
-        """How often it came back since a round was last finished."""
+        """How often it came back or began again since a round was last finished."""
         self._asked_at = 0.0
 
     @property
@@ -149,6 +149,13 @@ class Group:
         log.warning("out of the run: %s. Joining again (%d of %d)", lost, self.returns, RETURNS_MAX)
         self.leave()
         self.join(state)
+
+    def begin_again(self, failed: SyncFailed) -> None:
+        """After a sync that did not bring all peers into step, unless that happens again and again."""
+        self.returns += 1
+        if self.returns > RETURNS_MAX:
+            raise failed
+        log.warning("%s. The peers that are left agree anew (%d of %d)", failed, self.returns, RETURNS_MAX)
 
     def leave(self) -> None:
         """Say goodbye, if this peer is in a run."""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, SharedState, UsageError
+from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, SharedState, SyncFailed, UsageError
 from pccl.training.contents import Contents
 from pccl.training.data import Data
 from pccl.training.group import Flight, Group
@@ -59,6 +59,8 @@ class Meetings(ABC):
         self.data = Data(self._group.name_of)
         self._scheduler = as_one(scheduler)
         self._state: SharedState | None = None
+        self._before: list[torch.Tensor] = []
+        """What this peer has brought, until its group has agreed on a state."""
         self._flights: list[Flight] = []
         self._next = 0
         """The fragment that is launched next."""
@@ -115,6 +117,10 @@ class Meetings(ABC):
                 log.info("round %d is made again: %s", self._round + 1, why)
                 self._drop_flights()
                 action = partial(self._meet, admit=True)
+            except SyncFailed as why:  # The same on all peers that are left: they agree on what these hold.
+                self._group.begin_again(why)
+                self._drop_flights()
+                action = partial(self._meet, admit=False)
             except MembershipLost as lost:
                 self._come_back(lost)
                 action = partial(self._meet, admit=False)
@@ -131,7 +137,24 @@ class Meetings(ABC):
             self._contents.take_over()
         self._synced = False
         self._state.tensors = self._contents.entries(self.data.words)
+        self._bring()
         self._group.come_back(lost, self._state)
+
+    def _bring(self) -> None:
+        """Keep a copy of what is shared: before this peer is admitted, a prefetch may replace some of it, and all peers
+        that hold the rest may be lost."""
+        shared = self._contents.shared(self.data.words)
+        self._before = [tensor.detach().to("cpu", copy=True) for _, tensor in shared]
+
+    def _as_before(self) -> None:
+        """No peer here holds a state that the run has agreed on: one is elected from what each has brought."""
+        assert self._state is not None, "it was joined"
+        if self._state.torn:
+            log.warning("all peers that held the state of the run are gone; going on with what was here before")
+            with torch.no_grad():
+                for (_, tensor), before in zip(self._contents.shared(self.data.words), self._before, strict=True):
+                    tensor.copy_(before)
+            self._state.revision = self._round
 
     def _meet(self, admit: bool) -> None:
         """Let candidates in, know which peers are here, hold one state. A newcomer begins with the second. If some hold
@@ -146,7 +169,10 @@ class Meetings(ABC):
         here = self._group.roll_call(len(self._contents.fragments), self._row(0, 0.0).pack(NONE))
         count, least = len(here.table.peers), self.settings.min_peers
         # The first state is agreed on when enough are there: of all that these bring, the latest round's is taken.
-        if count >= least or any(row.synced for row in here.table.rows):
+        held = any(row.synced for row in here.table.rows)
+        if not held:
+            self._as_before()
+        if count >= least or held:
             self._sync()
         self._alone, self._wanted_since = here.alone, 0 if here.pending else None
         self._meter.peers = count
@@ -177,7 +203,7 @@ class Meetings(ABC):
             if self._feedback is not None:
                 self._feedback.reset()
             self._catch_up()
-        self._synced = True
+        self._synced, self._before = True, []
         if not self._inner:
             self._launched_at = [(self._made, self._tokens or 0)] * len(self._launched_at)
 

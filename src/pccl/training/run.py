@@ -135,6 +135,7 @@ class Run(Rounds):
 
     def __enter__(self) -> Self:
         self._state = self._contents.shared_state(self._round, self.data.words)
+        self._bring()
         with self._naming_settings():
             self._group.join(self._state)
         try:
