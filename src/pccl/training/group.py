@@ -155,7 +155,7 @@ class Group:
         self.returns += 1
         if self.returns > RETURNS_MAX:
             raise failed
-        log.warning("%s. The peers that are left agree anew (%d of %d)", failed, self.returns, RETURNS_MAX)
+        log.warning("%s. The peers that are left agree again (%d of %d)", failed, self.returns, RETURNS_MAX)
 
     def leave(self) -> None:
         """Say goodbye, if this peer is in a run."""
