@@ -220,6 +220,7 @@ void bind_plan(nb::module_& module) {
         .def_rw("segment_bytes", &pccl::Plan::segment_bytes)
         .def_rw("stall_s", &pccl::Plan::stall_s)
         .def_rw("bytes_min_s", &pccl::Plan::bytes_min_s)
+        .def_rw("repeat_every", &pccl::Plan::repeat_every)
         .def_prop_rw(
             "kind", [](const pccl::Plan& plan) { return static_cast<int>(plan.kind); },
             [](pccl::Plan& plan, int value) { plan.kind = static_cast<pccl::Kind>(value); })
@@ -235,6 +236,16 @@ void bind_plan(nb::module_& module) {
         .def_ro("broken_prev", &pccl::Report::broken_prev)
         .def_ro("sent_bytes", &pccl::Report::sent_bytes)
         .def_ro("received_bytes", &pccl::Report::received_bytes)
+        .def_ro("repeated_bytes", &pccl::Report::repeated_bytes)
+        .def_prop_ro(
+            "rests",
+            [](const pccl::Report& report) {
+                nb::list rests;
+                for (const pccl::Rest& rest : report.rests) {
+                    rests.append(nb::make_tuple(rest.lane, rest.skip, nb::bytes(rest.head.data(), rest.head.size())));
+                }
+                return rests;
+            })
         .def_prop_ro("checks", [](const pccl::Report& report) {
             return nb::bytes(reinterpret_cast<const char*>(report.checks.data()), report.checks.size() * 8);
         });
@@ -319,6 +330,12 @@ void bind_tls(nb::module_& module) {
         .def(
             "__init__", [](pccl::Channel* self, int fd) { new (self) pccl::Channel{fd}; }, "A plain one.")
         .def_ro("fd", &pccl::Channel::fd)
+        .def(
+            "after",
+            [](const pccl::Channel& channel, std::size_t skip, const nb::bytes& head) {
+                return pccl::Channel{channel.fd, channel.tls, skip, std::string(seen(head))};
+            },
+            "skip"_a, "head"_a, "The same, with what the last user has left in front of the next message.")
         .def("hello", [](const pccl::Channel& channel) { return static_cast<int>(tls_of(channel).hello()); })
         .def(
             "handshake", [](const pccl::Channel& channel) { return static_cast<int>(tls_of(channel).handshake()); },

@@ -21,6 +21,12 @@ constexpr std::size_t turn_bytes = std::size_t{1} << 20;
 // The longest sleep; a limit on stalls is noticed within a fifth of a second of its end.
 constexpr int sleep_ms = 200;
 
+// Of far lanes that are to be looked at again: soon enough that little of a round trip is lost.
+constexpr int look_ms = 5;
+
+// Of each segment: one, and one more that may be sent when the first hangs.
+constexpr std::uint8_t copies_max = 2;
+
 }  // namespace
 
 Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& next, const std::vector<Channel>& prev)
@@ -32,13 +38,18 @@ Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& n
       kernels_(kernels()),
       // As many slots as a chunk has segments, and one for each lane. There are as many segments on their way around
       // the ring as there are slots in it, so even with every slot taken everywhere one peer can send: no deadlock.
+      // One more for each lane to the next peer, whose second copy may be of what has arrived there already.
       // With a codec one more for each segment of the result, which is held to the end.
       slots_(route_.segment_bytes(),
-             route_.segments(0) + prev.size() + (plan.codec.id != 0 ? route_.all_segments() : 0)),
+             route_.segments(0) + prev.size() + next.size() + (plan.codec.id != 0 ? route_.all_segments() : 0)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (wake_ < 0) throw std::runtime_error("no descriptor left for an attempt");
     if (plan.codec.id != 0) coding_.emplace(plan.codec, plan.type, plan.op, memory.feedback);
-    for (const Channel& channel : next) senders_.push_back({Lane(channel)});
+    for (const Channel& channel : next) {
+        order_.push_back(static_cast<std::uint32_t>(senders_.size()));
+        senders_.push_back({Lane(channel)});
+        choosy_ |= senders_.back().lane.far() && next.size() > 1;
+    }
     for (const Channel& channel : prev) receivers_.push_back({Lane(channel)});
 }
 
@@ -67,22 +78,23 @@ Report Ring::run() {
 void Ring::work() {
     begin();
     Patience patience(plan_.stall_s, plan_.bytes_min_s, unsent_ + unreceived_);
-    auto turn_at = std::chrono::steady_clock::now();
-    while (!finished() && cause_.empty()) {
+    auto turn_at = Clock::now();
+    while (cause_.empty() && (!finished() || lingers(turn_at))) {
         if (stop_.load(std::memory_order_acquire)) {
             fail("aborted");
             break;
         }
         const std::uint64_t useful = useful_bytes_, open = unsent_ + unreceived_;
         bool moved = false;
-        for (Sender& sender : senders_) moved |= pump(sender);
+        look_at_lanes(turn_at);
+        for (const std::uint32_t lane : order_) moved |= pump(senders_[lane]);
         for (Receiver& receiver : receivers_) moved |= pump(receiver);
         if (moved) {
             moved_.store(sent_bytes_ + received_bytes_, std::memory_order_relaxed);
         } else if (cause_.empty()) {
             wait();
         }
-        const auto now = std::chrono::steady_clock::now();
+        const auto now = Clock::now();
         patience.pass(std::chrono::duration<double>(now - turn_at).count(), useful_bytes_ - useful,
                       open - unsent_ - unreceived_);
         turn_at = now;
@@ -93,7 +105,7 @@ void Ring::work() {
 void Ring::begin() {
     for (std::uint32_t hop = 0; hop < route_.hops(); ++hop) {
         const std::uint32_t segments = route_.segments(route_.chunk_received(hop));
-        received_.emplace_back(segments, false);
+        received_.emplace_back(segments);
         unreceived_ += segments;
         unsent_ += route_.segments(route_.chunk_sent(hop));
     }
@@ -145,8 +157,7 @@ void Ring::fail(std::string cause) {
 
 bool Ring::pump(Sender& sender) {
     std::size_t turn = 0;
-    while (turn < turn_bytes && (sender.busy || anything_ready())) {
-        if (!sender.busy) load(sender);
+    while (turn < turn_bytes && (sender.busy || begin(sender))) {
         iovec parts[2] = {{&sender.header, sizeof(Header)},
                           {const_cast<std::uint8_t*>(sender.segment.data), sender.segment.length}};
         iovec* first = parts;
@@ -163,24 +174,29 @@ bool Ring::pump(Sender& sender) {
         const Moved moved = sender.lane.send(first, static_cast<int>(parts + 2 - first), bytes);
         if (moved == Moved::nothing_now) break;
         if (moved == Moved::broken) {
-            fail("to the next peer: " + sender.lane.cause());
+            if (!finished()) fail("to the next peer: " + sender.lane.cause());
+            sender.flying.clear();
             break;
         }
         sender.sent += bytes;
         sent_bytes_ += bytes;
-        useful_bytes_ += bytes;
+        (sender.segment.repeated ? repeated_bytes_ : useful_bytes_) += bytes;
         turn += bytes;
-        if (sender.sent == sizeof(Header) + sender.segment.length) {
-            if (sender.segment.slot >= 0) slots_.give(sender.segment.slot);
-            sender.busy = false;
-            --unsent_;
-        }
+        if (sender.sent == sizeof(Header) + sender.segment.length) taken(sender);
     }
     return turn > 0;
 }
 
-void Ring::load(Sender& sender) {
-    Outgoing& segment = sender.segment = next_ready();
+// True when there is a segment for it, which it can send.
+bool Ring::begin(Sender& sender) {
+    if (!anything_ready()) return repeat(sender);
+    if (sender.spared || !sender.lane.ready()) return false;
+    load(sender, next_ready());
+    return true;
+}
+
+void Ring::load(Sender& sender, const Outgoing& begun) {
+    Outgoing& segment = sender.segment = begun;
     if (coding_ && segment.hop == 0) encode_own(sender);
     if (!segment.checked) segment.check = kernels_.check(segment.data, segment.length);
     // Finished here, or brought by us where nothing is reduced: what is sent is a part of our own result.
@@ -189,6 +205,25 @@ void Ring::load(Sender& sender) {
     sender.header.seal = seal_of(sender.header);
     sender.sent = 0;
     sender.busy = true;
+}
+
+// The kernel has all of it.
+void Ring::taken(Sender& sender) {
+    const Outgoing& segment = sender.segment;
+    sender.busy = false;
+    if (segment.repeated) {
+        if (segment.slot >= 0) slots_.give(segment.slot);
+        return;
+    }
+    --unsent_;
+    if (plan_.repeat_every > 0 && ++taken_ % plan_.repeat_every == 0) {
+        forced_.push_back(segment);
+    } else if (choosy_ && sender.lane.far()) {
+        if (sender.flying.empty()) sender.arrived_at = Clock::now();
+        sender.flying.push_back({segment, sender.lane.taken()});
+    } else if (segment.slot >= 0) {
+        slots_.give(segment.slot);
+    }
 }
 
 void Ring::encode_own(Sender& sender) {
@@ -229,7 +264,7 @@ bool Ring::pump(Receiver& receiver) {
         }
         receiver.got += bytes;
         received_bytes_ += bytes;
-        if (receiver.reading == Reading::payload) useful_bytes_ += bytes;
+        if (receiver.reading == Reading::payload && !receiver.second) useful_bytes_ += bytes;
         turn += bytes;
         if (bytes < missing) continue;
         if (receiver.reading == Reading::header) {
@@ -266,19 +301,27 @@ bool Ring::read_header(Receiver& receiver) {
 bool Ring::accept_header(Receiver& receiver) {
     const Header& header = receiver.header;
     const bool known = header.tag == plan_.tag && header.hop < route_.hops() &&
-                       header.index < received_[header.hop].size() && !received_[header.hop][header.index];
+                       header.index < received_[header.hop].size() &&
+                       received_[header.hop][header.index].begun < copies_max;
     if (!known || header.length != route_.locate(route_.chunk_received(header.hop), header.index).wire) {
         fail("a segment from the previous peer has no place in this attempt");
         return false;
     }
-    received_[header.hop][header.index] = true;
-    useful_bytes_ += sizeof(Header);
+    Copies& copies = received_[header.hop][header.index];
+    receiver.second = ++copies.begun > 1;
+    if (!receiver.second) useful_bytes_ += sizeof(Header);
+    if (copies.whole) {
+        receiver.reading = Reading::stale;
+        return true;
+    }
     if (coding_ || route_.treatment(header.hop) != Treatment::copy) {
         receiver.reading = Reading::slot;
         return true;
     }
     const Place place = route_.locate(route_.chunk_received(header.hop), header.index);
-    save(place);
+    // Two copies may be written here at once: the check is of what lies here when one of them is whole, and after that
+    // the other is not written any more.
+    if (!receiver.second) save(place);
     receiver.to = output_ + place.output;
     receiver.slot = -1;
     receiver.reading = Reading::payload;
@@ -287,6 +330,7 @@ bool Ring::accept_header(Receiver& receiver) {
 
 bool Ring::find_room(Receiver& receiver) {
     receiver.slot = slots_.take();
+    if (receiver.slot < 0 && free_a_slot()) receiver.slot = slots_.take();
     if (receiver.slot < 0) return false;
     receiver.to = slots_.data(receiver.slot);
     receiver.reading = Reading::payload;
@@ -301,6 +345,8 @@ bool Ring::take_segment(Receiver& receiver) {
         fail("a segment from the previous peer arrived damaged");
         return false;
     }
+    received_[header.hop][header.index].whole = true;
+    discard_others(receiver);
     const std::uint32_t chunk = route_.chunk_received(header.hop);
     if (route_.treatment(header.hop) == Treatment::copy) note_check(chunk, header.index, check);
     const Place place = route_.locate(chunk, header.index);
@@ -309,6 +355,18 @@ bool Ring::take_segment(Receiver& receiver) {
     --unreceived_;
     pass_on(segment);
     return true;
+}
+
+// What is on its way in on another lane is the same segment: it has come.
+void Ring::discard_others(const Receiver& receiver) {
+    if (received_[receiver.header.hop][receiver.header.index].begun < copies_max) return;
+    for (Receiver& other : receivers_) {
+        const bool begun = other.reading == Reading::slot || other.reading == Reading::payload;
+        const bool same = other.header.hop == receiver.header.hop && other.header.index == receiver.header.index;
+        if (&other == &receiver || !begun || !same) continue;
+        if (other.reading == Reading::payload && other.slot >= 0) slots_.give(other.slot);
+        other.reading = Reading::stale;
+    }
 }
 
 void Ring::take_values(const Receiver& receiver, const Place& place, Outgoing& segment) {
@@ -380,31 +438,55 @@ void Ring::restore() {
 
 void Ring::wait() {
     watched_.assign(1, {wake_, POLLIN, 0});
+    bool looks = false;  // something may change of which no descriptor tells
     for (const Sender& sender : senders_) {
-        if (sender.busy || anything_ready()) watched_.push_back({sender.lane.fd(), POLLOUT, 0});
+        const bool begins = anything_ready() ? !sender.spared : !forced_.empty();
+        if (sender.busy || begins) watched_.push_back({sender.lane.fd(), POLLOUT, 0});
+        looks |= (sender.spared && anything_ready()) || !sender.flying.empty();
     }
     for (const Receiver& receiver : receivers_) {
         if (unreceived_ == 0 || receiver.reading == Reading::slot) continue;
         if (receiver.lane.pending()) return;
         watched_.push_back({receiver.lane.fd(), POLLIN, 0});
     }
-    ::poll(watched_.data(), static_cast<nfds_t>(watched_.size()), sleep_ms);
+    ::poll(watched_.data(), static_cast<nfds_t>(watched_.size()), looks ? look_ms : sleep_ms);
 }
 
 Report Ring::report() const {
-    Report report{cause_, {}, {}, sent_bytes_, received_bytes_, checks_};
+    Report report{cause_, {}, {}, sent_bytes_, received_bytes_, repeated_bytes_, {}, checks_};
     for (std::uint32_t i = 0; i < senders_.size(); ++i) {
         const Sender& sender = senders_[i];
         const bool begun = sender.busy && (sender.sent > 0 || sender.lane.torn());
         if (begun || !sender.lane.cause().empty()) report.broken_next.push_back(i);
     }
     for (std::uint32_t i = 0; i < receivers_.size(); ++i) {
-        const Receiver& receiver = receivers_[i];
-        if (receiver.reading != Reading::header || receiver.got > 0 || !receiver.lane.cause().empty()) {
+        if (broken(receivers_[i])) {
             report.broken_prev.push_back(i);
+        } else if (Rest rest = rest_of(i); rest.skip > 0 || !rest.head.empty()) {
+            report.rests.push_back(std::move(rest));
         }
     }
     return report;
+}
+
+// In the middle of a segment, whose rest no other could understand; or of a header, when it is not known of what.
+bool Ring::broken(const Receiver& receiver) const {
+    if (!receiver.lane.cause().empty()) return true;
+    switch (receiver.reading) {
+        case Reading::header:
+            return receiver.got > 0 && !cause_.empty();
+        case Reading::stale:
+            return false;
+        default:
+            return true;
+    }
+}
+
+Rest Ring::rest_of(std::uint32_t lane) const {
+    const Receiver& receiver = receivers_[lane];
+    if (receiver.reading == Reading::stale) return {lane, receiver.header.length - receiver.got, {}};
+    if (receiver.got == 0) return {lane, receiver.lane.to_skip(), receiver.lane.head()};
+    return {lane, 0, {reinterpret_cast<const char*>(&receiver.header), receiver.got}};
 }
 
 }  // namespace pccl

@@ -7,7 +7,9 @@
 //
 // A segment is sent on as soon as it has been received and treated, on whichever lane takes bytes first; its header
 // says where it belongs. So receiving, reducing and sending overlap within a hop and across hops, and a lane that
-// stalls delays only what it carries.
+// stalls delays only what it carries. Of far lanes (`Lane::far`) not even that: when there is nothing else to send,
+// what hangs on one is sent again over another. Of two copies the first that is whole counts; the rest of the other is
+// skipped, by the next user of its lane if need be.
 //
 // With a codec what travels are codes. A peer decodes what comes, adds its own share and codes the sum; once a chunk is
 // finished its codes are passed on as they are, and every peer decodes them, the one that made them too: not before the
@@ -19,6 +21,7 @@
 #include <poll.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -35,12 +38,22 @@
 
 namespace pccl {
 
+// What the next user of a lane finds before its first message: bytes to skip, or bytes that were read of it already.
+struct Rest {
+    std::uint32_t lane;
+    std::size_t skip;
+    std::string head;
+};
+
 struct Report {
     std::string cause;  // empty: the result is complete
     std::vector<std::uint32_t> broken_next;
     std::vector<std::uint32_t> broken_prev;
     std::uint64_t sent_bytes = 0;
     std::uint64_t received_bytes = 0;
+    std::uint64_t repeated_bytes = 0;  // of those sent
+    // Lanes from the previous peer that stand in the middle of something of no more use, and are not broken for that.
+    std::vector<Rest> rests{};
     // Of all segments of the result, as they lie in it; none if every peer has another result. What is compared between
     // peers: each was computed anyway, when the segment arrived or before it was sent.
     std::vector<std::uint64_t> checks{};
@@ -71,6 +84,7 @@ class Ring {
     std::uint64_t moved_bytes() const { return moved_.load(std::memory_order_relaxed); }
 
   private:
+    using Clock = std::chrono::steady_clock;
     struct Outgoing {  // a segment that is ready to be sent
         std::uint32_t hop;
         std::uint32_t index;
@@ -79,6 +93,11 @@ class Ring {
         const std::uint8_t* data;
         std::uint64_t check;
         bool checked;
+        bool repeated = false;  // a second copy: it counts for nothing, and there is no third
+    };
+    struct Flight {  // a segment that the kernel has taken; what it was taken from is kept until it has arrived
+        Outgoing segment;
+        std::int64_t end;  // of it among the bytes that the lane has taken
     };
     struct Sender {
         Lane lane;
@@ -86,11 +105,22 @@ class Ring {
         Outgoing segment{};
         std::size_t sent = 0;
         bool busy = false;
+        bool spared = false;  // what is left is there sooner over the lanes that are served before this one
+        Flow flow{};
+        std::deque<Flight> flying{};
+        std::int64_t arrived = 0;
+        Clock::time_point arrived_at{};  // when there was progress
+        bool hangs = false;
         std::vector<std::uint8_t> coded{};  // a segment of our own, which needs no slot
     };
     struct Held {  // codes of a part of the result, in a slot that is theirs to the end
         const std::uint8_t* codes;
         Place place;
+    };
+    // Of a place in a hop: how many copies of its segment have come, or begun to, and whether one of them is whole.
+    struct Copies {
+        std::uint8_t begun = 0;
+        bool whole = false;
     };
     enum class Reading { header, slot, payload, stale };
     struct Receiver {
@@ -100,13 +130,16 @@ class Ring {
         std::size_t got = 0;
         int slot = -1;
         std::uint8_t* to = nullptr;
+        bool second = false;  // a copy of what has begun to come before: it pays for no patience
     };
     void work();
     void begin();
     bool finished() const { return unsent_ == 0 && unreceived_ == 0; }
     bool pump(Sender& sender);
     bool pump(Receiver& receiver);
-    void load(Sender& sender);
+    bool begin(Sender& sender);
+    void load(Sender& sender, const Outgoing& segment);
+    void taken(Sender& sender);
     bool read_header(Receiver& receiver);
     bool accept_header(Receiver& receiver);
     bool find_room(Receiver& receiver);
@@ -121,6 +154,21 @@ class Ring {
     void save(const Place& place);
     void wait();
     void fail(std::string cause);
+    void discard_others(const Receiver& receiver);
+    Rest rest_of(std::uint32_t lane) const;
+    bool broken(const Receiver& receiver) const;
+
+    // lanes.cpp
+    void look_at_lanes(Clock::time_point now);
+    void rank_lanes();
+    bool retire(Sender& sender);
+    bool free_a_slot();
+    bool obsolete(const Outgoing& segment) const;
+    double worst_s(const Sender& sender) const;
+    Sender* hung_behind(const Sender& flowing);
+    bool repeat(Sender& sender);
+    bool lingers(Clock::time_point now);
+
     void note_check(std::uint32_t chunk, std::uint32_t index, std::uint64_t check);
     Report report() const;
 
@@ -132,13 +180,19 @@ class Ring {
     const Kernels& kernels_;
     std::optional<Coding> coding_;
     std::vector<Sender> senders_;
+    std::vector<std::uint32_t> order_;  // in which they are served
+    bool choosy_ = false;               // some of them lead far, and there is more than one
+    Clock::time_point looked_at_{};
+    std::optional<Clock::time_point> lingers_until_;
+    std::deque<Outgoing> forced_;  // to be sent again because a test wants it
+    std::uint32_t taken_ = 0;
     std::vector<Receiver> receivers_;
     std::deque<Outgoing> ready_;  // received segments that are to be sent on
     std::uint32_t own_sent_ = 0;  // segments of the input that were taken for hop 0
     std::uint32_t own_segments_ = 0;
     std::uint64_t unsent_ = 0;
     std::uint64_t unreceived_ = 0;
-    std::vector<std::vector<bool>> received_;  // [hop][segment]
+    std::vector<std::vector<Copies>> received_;  // [hop][segment]
     Slots slots_;
     std::vector<Held> held_;
     std::vector<std::uint64_t> checks_;        // of the result's segments
@@ -149,6 +203,7 @@ class Ring {
     std::string cause_;
     std::uint64_t sent_bytes_ = 0;
     std::uint64_t received_bytes_ = 0;
+    std::uint64_t repeated_bytes_ = 0;
     std::uint64_t useful_bytes_ = 0;  // of this attempt: those of earlier ones are no progress
     std::atomic<std::uint64_t> moved_{0};
     std::atomic<bool> stop_{false};

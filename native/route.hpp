@@ -24,9 +24,10 @@ struct Plan {
     Kind kind = Kind::all_reduce;
     DataType type = DataType::f32;
     ReduceOp op = ReduceOp::sum;
-    CodecChoice codec;       // how elements travel in an all-reduce; the other kinds have none
-    double stall_s = 0;      // no byte in either direction for this long is a failure ...
-    double bytes_min_s = 0;  // ... and so are fewer than these a second; 0: any byte is progress
+    CodecChoice codec;               // how elements travel in an all-reduce; the other kinds have none
+    double stall_s = 0;              // no byte in either direction for this long is a failure ...
+    double bytes_min_s = 0;          // ... and so are fewer than these a second; 0: any byte is progress
+    std::uint32_t repeat_every = 0;  // for tests: every so many segments one is sent again, though none hangs
 };
 
 // What becomes of a segment that arrives.

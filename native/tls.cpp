@@ -287,6 +287,7 @@ Moved Tls::flush() {
         const ssize_t sent = ::send(fd_, out_.data() + flushed_, out_.size() - flushed_, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (sent >= 0) {
             flushed_ += static_cast<std::size_t>(sent);
+            written_ += static_cast<std::uint64_t>(sent);
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
             return Moved::nothing_now;
         } else if (errno != EINTR) {

@@ -77,7 +77,8 @@ class Tls {
     bool pending() const;
     // A record was made that the kernel has not taken whole: nothing else can be sent.
     bool torn() const { return sealed_ > 0; }
-    bool ended() const { return ended_; }  // the other end has closed
+    std::uint64_t written() const { return written_; }  // bytes that the kernel has taken, as they go over the wire
+    bool ended() const { return ended_; }               // the other end has closed
     const std::string& cause() const { return cause_; }
     std::uint64_t rekeyed() const { return rekeyed_; }
 
@@ -104,6 +105,7 @@ class Tls {
     std::size_t sealed_ = 0;         // plain bytes in those records
     std::uint64_t since_rekey_ = 0;
     std::uint64_t rekeyed_ = 0;
+    std::uint64_t written_ = 0;
     std::string cause_;
 };
 

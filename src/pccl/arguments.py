@@ -3,6 +3,7 @@
 Owns that form. Must not know what the arguments are for.
 """
 
+import math
 from enum import IntEnum
 from typing import TypeVar
 
@@ -26,6 +27,28 @@ def choice(kind: type[_Choice], given: object, what: str) -> _Choice:
     if isinstance(given, kind) or (type(given) is int and given in kind._value2member_map_):
         return kind(given)
     raise _wrong(what, f"{_a(kind)} ({', '.join(each.name for each in kind)})", repr(given), "")
+
+
+def seconds(setting: str, value: object, least: float) -> float:
+    """A setting that is a time, as a number or in text."""
+    try:
+        found = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        found = math.nan
+    if not (least <= found < math.inf):
+        raise UsageError(f"{setting} must be a number of seconds from {least:g} up, got {value!r}")
+    return found
+
+
+def integer(setting: str, value: object, least: int, most: int) -> int:
+    """A setting that is a whole number, as such or in text."""
+    try:
+        number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
+    except ValueError:
+        number = None
+    if number is None or not (least <= number <= most):
+        raise UsageError(f"{setting} must be an integer from {least} to {most}, got {value!r}")
+    return number
 
 
 def _wrong(what: str, wanted: str, got: str, remedy: str) -> UsageError:

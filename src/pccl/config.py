@@ -5,20 +5,27 @@ that names it. Must not know what the settings do.
 """
 
 import logging
-import math
 import os
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
+from pccl.arguments import integer, seconds
+from pccl.called import find_name, find_party
 from pccl.core.limits import MasterLimits, PeerLimits
-from pccl.core.names import clean
-from pccl.credentials import NOT_PASSED, CertificateFiles, CertificateSettings, find_certificates, find_token
+from pccl.credentials import (
+    NOT_PASSED,
+    TOKEN_LIKE,
+    CertificateFiles,
+    CertificateSettings,
+    find_certificates,
+    find_token,
+)
 from pccl.environment import look_up
 from pccl.errors import UsageError
+from pccl.uplink import UNLIMITED, Uplink
 
 DEFAULT_PORT = 48148
 """PCCL's."""
@@ -164,13 +171,17 @@ class MasterConfig:
 
 
 class Places(NamedTuple):
-    """Where a peer is, in the words of its user; empty means: not passed."""
+    """Where a peer is, and with which others, in the words of its user; empty means: not passed."""
 
     listen: str = ""
     announce: str = ""
     name: str | None = None
     token: str | None = None
     certificates: CertificateSettings = NOT_PASSED
+    party: str | None = None
+    party_size: int | None = None
+    congestion_control: str = ""
+    max_upload_mbps: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -194,6 +205,10 @@ class PeerConfig:
     """What admits this peer, and pins its master; empty where the master has no secret."""
     certificates: CertificateFiles | None = None
     """Of an own CA, in place of a token."""
+    party: str = ""
+    """To which this peer belongs; empty if it is one of its own."""
+    party_size: int = 1
+    uplink: Uplink = UNLIMITED
 
     @classmethod
     def resolve(
@@ -203,8 +218,8 @@ class PeerConfig:
         return cls(
             find_master(address),
             find_name(places.name),
-            _integer("peer_group", group, 0, GROUP_MAX),
-            _integer("p2p_connection_pool_size (PCCL_LANES)", lanes or look_up("PCCL_LANES", "0"), 0, LANES_MAX),
+            integer("peer_group", group, 0, GROUP_MAX),
+            integer("p2p_connection_pool_size (PCCL_LANES)", lanes or look_up("PCCL_LANES", "0"), 0, LANES_MAX),
             _place("listen", "PCCL_LISTEN", places.listen),
             _announced(_place("announce", "PCCL_ANNOUNCE", places.announce)),
             _limits(PeerLimits(), limits, "serve_bytes_s"),
@@ -212,6 +227,8 @@ class PeerConfig:
             _serve_bytes_s(limits),
             token,
             find_certificates(places.certificates, "token (PCCL_TOKEN)" if token else ""),
+            *find_party(places.party, places.party_size),
+            Uplink.resolve(places.congestion_control, places.max_upload_mbps),
         )
 
 
@@ -228,7 +245,7 @@ def parse_address(setting: str, text: str, *, port_required: bool = True) -> Add
         )
     if not port and (port_required or colon):
         raise UsageError(f"{setting} must have a port, got {text!r}; write host:port, like 127.0.0.1:{DEFAULT_PORT}")
-    return Address(_host(setting, host), _integer(f"{setting}: the port in {text!r}", port or 0, 0, 65535))
+    return Address(_host(setting, host), integer(f"{setting}: the port in {text!r}", port or 0, 0, 65535))
 
 
 def find_master(address: str | None) -> Address:
@@ -239,20 +256,12 @@ def find_master(address: str | None) -> Address:
             f"address must be the master's host:port, got {text!r}; pass it, or set PCCL_MASTER, like "
             f"PCCL_MASTER=127.0.0.1:{DEFAULT_PORT}"
         )
-    return parse_master(text.partition("#")[0])  # No error below may show a token.
-
-
-def find_name(name: str | None) -> str:
-    """What people call this peer: what was passed, else the environment's, else its machine and process."""
-    given = look_up("PCCL_NAME") if name is None else name
-    if not isinstance(given, str):
-        raise UsageError(f"name (PCCL_NAME) must be a text, got {given!r}")
-    return clean(given) or clean(f"{machine()}-{os.getpid()}")
-
-
-def machine() -> str:
-    """What this machine calls itself."""
-    return clean(socket.gethostname().partition(".")[0]) or "unnamed"
+    place = text.partition("#")[0]
+    if TOKEN_LIKE.search(place):
+        raise UsageError(
+            "address must be the master's host:port, got what may be a token in its place; write pccl://host:port#token"
+        )
+    return parse_master(place)  # No error below may show a token.
 
 
 def parse_master(text: str) -> Address:
@@ -324,9 +333,9 @@ def _limits(defaults: Limits, passed: Mapping[str, Any], *others: str) -> Limits
     for name in defaults.__struct_fields__:
         setting, value = _setting(name, passed, getattr(defaults, name))
         if isinstance(getattr(defaults, name), float):
-            values[name] = _seconds(setting, value, 0.0 if name in _MAY_BE_OFF else SECONDS_MIN)
+            values[name] = seconds(setting, value, 0.0 if name in _MAY_BE_OFF else SECONDS_MIN)
         else:
-            values[name] = _integer(setting, value, 1, _MOST.get(name, 2**31))
+            values[name] = integer(setting, value, 1, _MOST.get(name, 2**31))
     known = (*values, "connection_dead_s", *others)
     unknown = sorted(set(passed) - set(known))
     if unknown:
@@ -336,12 +345,12 @@ def _limits(defaults: Limits, passed: Mapping[str, Any], *others: str) -> Limits
 
 def _connection_dead_s(passed: Mapping[str, Any]) -> float:
     setting, value = _setting("connection_dead_s", passed, CONNECTION_DEAD_S)
-    return _seconds(setting, value, CONNECTION_DEAD_MIN_S)
+    return seconds(setting, value, CONNECTION_DEAD_MIN_S)
 
 
 def _serve_bytes_s(passed: Mapping[str, Any]) -> int:
     setting, value = _setting("serve_bytes_s", passed, SERVE_BYTES_S)
-    number = _integer(setting, value, 0, 2**63 - 1)
+    number = integer(setting, value, 0, 2**63 - 1)
     if 0 < number < SERVE_BYTES_MIN_S:
         raise UsageError(f"{setting} must be 0 (serve no visitors) or at least {SERVE_BYTES_MIN_S}, got {number}")
     return number
@@ -352,23 +361,3 @@ def _setting(name: str, passed: Mapping[str, Any], default: float) -> tuple[str,
     variable = f"PCCL_{name.upper()}"
     value = passed.get(name)
     return f"{name} ({variable})", (look_up(variable, "") or default) if value is None else value
-
-
-def _seconds(setting: str, value: object, least: float) -> float:
-    try:
-        seconds = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        seconds = math.nan
-    if not (least <= seconds < math.inf):
-        raise UsageError(f"{setting} must be a number of seconds from {least:g} up, got {value!r}")
-    return seconds
-
-
-def _integer(setting: str, value: object, least: int, most: int) -> int:
-    try:
-        number = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else None
-    except ValueError:
-        number = None
-    if number is None or not (least <= number <= most):
-        raise UsageError(f"{setting} must be an integer from {least} to {most}, got {value!r}")
-    return number

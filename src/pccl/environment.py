@@ -14,6 +14,8 @@ _LIMITS = (*MasterLimits.__struct_fields__, *PeerLimits.__struct_fields__, "conn
 VARIABLES = (
     "PCCL_MASTER",
     "PCCL_NAME",
+    "PCCL_PARTY",
+    "PCCL_PARTY_SIZE",
     "PCCL_TOKEN",
     "PCCL_TOKEN_FILE",
     "PCCL_SECRET_FILE",
@@ -23,6 +25,8 @@ VARIABLES = (
     "PCCL_LANE_TLS",
     "PCCL_LIBSSL",
     "PCCL_LANES",
+    "PCCL_CONGESTION_CONTROL",
+    "PCCL_MAX_UPLOAD_MBPS",
     "PCCL_LISTEN",
     "PCCL_ANNOUNCE",
     "PCCL_DATA_PLANE",

@@ -194,7 +194,8 @@ class Refused(MembershipLost):
 
     Cause: this peer and one of its future neighbours could not dial each other in either direction, it did not answer
     the master for `candidate_silence_s` in its trial or `silence_s` before, the run is full (`peers_max`) or too many
-    candidates wait, its lanes differ from the others' (their number, `lane_tls`), or its token may not join.
+    candidates wait, its lanes differ from the others' (their number, `lane_tls`), its token may not join, or it does
+    not fit into the party that it names (`party_size`, `peer_group`).
 
     Remedy: do what the text says, usually open the port of one of the two peers or set `announce`; then try again.
     """
@@ -208,8 +209,8 @@ class Kicked(MembershipLost):
     Cause: the process was stopped, or its machine or network was down, for longer than `silence_s` while others waited,
     or than `connection_dead_s`; the run went on without it while it was away, or an earlier run came back; it and
     another peer could not reach each other; it broke the protocol or sent too much; its token was revoked; an operator
-    removed it (`pccl kick`); or others waited for its vote for longer than `vote_timeout_s`, where the master has such
-    a limit.
+    removed it (`pccl kick`); others waited for its vote for longer than `vote_timeout_s`, where the master has such a
+    limit; or another peer of its party is gone, for one of these reasons, by a crash or a goodbye: the text says which.
 
     Remedy: build a new Communicator, connect, and call `sync_shared_state`. If it happens while you debug, raise these
     limits.

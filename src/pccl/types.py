@@ -259,6 +259,8 @@ class ReduceInfo(NamedTuple):
     `update_topology` without a vote on whether to."""
     gathered: tuple[Any, ...] = ()
     """What each of `peers` brought as `gather` of `all_reduce_many`, in their order."""
+    lanes: int = 0
+    """Of each link that it ran over: one all-reduce alone gets all that there are. 0 without a ring."""
 
     @property
     def world_size(self) -> int:

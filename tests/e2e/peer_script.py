@@ -83,6 +83,10 @@ class Actor(StateActor):
             "port": it._membership.core.identity.port,
         }
 
+    def parties(self):
+        """Of all of the group."""
+        return {"parties": sorted(map(self.communicator.party_of, self.communicator.ring))}
+
     def connect(self, n_attempts=5):
         self.communicator.connect(n_attempts)
         return self.facts()

@@ -3,6 +3,7 @@
 Owns lanes between neighbours, and one face for runs of both kinds. What a run must give is in `oracle.py`.
 """
 
+import os
 import select
 import socket
 import threading
@@ -17,7 +18,7 @@ from pccl.codec import NONE
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import CollectiveSpec
-from pccl.dataplane.native import channel_of, plan
+from pccl.dataplane.native import channel_of, lent, plan, take_back
 from pccl.dataplane.reference import ReferenceAttempt
 from pccl.dataplane.ring.arithmetic import STORED
 from pccl.dataplane.ring.reference_ring import Receiver, Ring, Sender
@@ -30,6 +31,13 @@ from tests.patience import HANG_S
 WAIT_S = HANG_S
 """Longer than any run of ours takes, with a sanitizer on a busy machine too."""
 STALL_S = 30.0
+
+
+class Repeats:
+    """What native peers send again though nothing hangs: one of every so many segments, or none. Of a whole run of
+    tests `PCCL_TEST_REPEAT_EVERY`."""
+
+    every = int(os.environ.get("PCCL_TEST_REPEAT_EVERY", "0"))
 
 
 class Work(NamedTuple):
@@ -57,18 +65,24 @@ class NativePeer:
 
     def __init__(self, effect, buffers, lanes, stall_s):
         self._notifier = _native.Notifier()
-        channels = [[channel_of(lane) for lane in side] for side in lanes]
+        channels = [channel_of(lane) for lane in lanes[0]], lent(lanes[1])
+        self._from_prev, self._given_back = lanes[1], False
         addresses = buffers.send.address, buffers.output.address
         self._buffers = buffers
         feedback = buffers.feedback
         residuals = (0, 0) if feedback is None else (feedback.carried.address, feedback.lost.address)
-        self._run = _native.start(plan(effect, stall_s), *addresses, *channels, self._notifier, *residuals)
+        made = plan(effect, stall_s)
+        made.repeat_every = Repeats.every
+        self._run = _native.start(made, *addresses, *channels, self._notifier, *residuals)
         self.abort, self.commit, self.restore = self._run.abort, self._run.commit, self._run.restore
 
     def wait(self, timeout_s=WAIT_S):
         """True when it has ended."""
         if not self._run.ended:
             select.select([self._notifier.fd], [], [], timeout_s)
+        if self._run.ended and not self._given_back:
+            self._given_back = True
+            take_back(self._from_prev, self._run.report)
         return self._run.ended
 
     @property
@@ -87,6 +101,10 @@ class NativePeer:
     @property
     def sent_bytes(self):
         return self._run.report.sent_bytes
+
+    @property
+    def repeated_bytes(self):
+        return self._run.report.repeated_bytes
 
     @property
     def digest(self):

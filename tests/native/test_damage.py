@@ -203,9 +203,9 @@ def test_nonsense_is_refused(what, kind):
 
 
 @every_kind
-def test_segment_that_comes_twice_is_refused(kind):
+def test_segment_that_comes_a_third_time_is_refused(kind):
     whole = segment(bytes(40))
-    run, array, rig = opposed(kind, [whole + whole])
+    run, array, rig = opposed(kind, [whole + whole + whole])
     assert run.wait()
     assert run.cause == "a segment from the previous peer has no place in this attempt"
     run.restore()
@@ -214,12 +214,12 @@ def test_segment_that_comes_twice_is_refused(kind):
 
 
 @every_kind
-def test_segment_that_is_being_received_is_not_accepted_on_another_lane(kind):
+def test_segment_that_is_being_received_on_two_lanes_is_not_accepted_on_a_third(kind):
     whole = segment(bytes(40))
-    run, _, rig = opposed(kind, [whole[:60], whole], stripes=2)
+    run, _, rig = opposed(kind, [whole[:60], whole[:50], whole], stripes=3)
     assert run.wait()
     assert run.cause == "a segment from the previous peer has no place in this attempt"
-    assert run.broken[1] == [0, 1]
+    assert run.broken[1] == [0, 1, 2]
     rig.close()
 
 

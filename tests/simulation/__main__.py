@@ -22,6 +22,7 @@ def main() -> int:
     parser.add_argument(
         "--hostile", action="store_true", help="every seed has enemies: hostile peers, or token holders"
     )
+    parser.add_argument("--parties", action="store_true", help="most machines have several peers, each a party")
     parser.add_argument("--rewrite", action="store_true", help="write what the scenarios do now into their files")
     arguments = parser.parse_args()
     if arguments.rewrite:
@@ -31,23 +32,25 @@ def main() -> int:
         return 0
     if arguments.seed is not None:
         show = print if arguments.trace else (lambda line: None) if arguments.digest else None
-        return _one(arguments.seed, show, arguments.digest, arguments.hostile)
-    return _many(range(arguments.first, arguments.first + arguments.seeds), arguments.jobs, arguments.hostile)
+        return _one(arguments.seed, show, arguments.digest, arguments.hostile, arguments.parties)
+    return _many(
+        range(arguments.first, arguments.first + arguments.seeds), arguments.jobs, arguments.hostile, arguments.parties
+    )
 
 
-def _one(seed: int, show: Callable[[str], object] | None, digest: bool, hostile: bool) -> int:
-    verdict = play(seed, show, hostile)
+def _one(seed: int, show: Callable[[str], object] | None, digest: bool, hostile: bool, parties: bool) -> int:
+    verdict = play(seed, show, hostile, parties)
     print(
         verdict.digest if digest else verdict if verdict.failure else f"seed {seed}: {verdict.events} events, all well"
     )
     return bool(verdict.failure)
 
 
-def _many(seeds: range, jobs: int, hostile: bool) -> int:
+def _many(seeds: range, jobs: int, hostile: bool, parties: bool) -> int:
     begun = time.monotonic()
     failures: list[Verdict] = []
     events = 0
-    for verdict in play_all([*(() if hostile else kept_seeds()), *seeds], jobs, hostile):
+    for verdict in play_all([*(() if hostile or parties else kept_seeds()), *seeds], jobs, hostile, parties):
         events += verdict.events
         if verdict.failure:
             failures.append(verdict)

@@ -16,6 +16,7 @@ from random import Random
 from msgspec import structs
 
 from pccl.core.peer.stages import PeerStage
+from tests.simulation import machines
 from tests.simulation.network import Connection
 from tests.simulation.peer_host import PeerHost
 from tests.simulation.plan import Plan, by_hand
@@ -53,6 +54,7 @@ RUNS: dict[str, Plan] = {
     "sync": _plan(2, syncs=True, divergence=0.7),
     "trio": _plan(3, syncs=True, divergence=0.3),
     "slow": structs.replace(_plan(3, syncs=True, divergence=0.5), run_s=3.0, safety_s=20.0),
+    "party": structs.replace(_plan(2), groups=2, lanes=(0, 0), parties=1.0, peers_max=4),
     "wide": structs.replace(_plan(3), tags=4, lanes=(4,), run_s=4.0, safety_s=20.0),
 }
 
@@ -89,7 +91,10 @@ class Stage:
 
     def _all_in(self) -> bool:
         hosts = self.theatre.peers.values()
-        return len(hosts) == self.theatre.plan.peers and all(host.core.accepted for host in hosts)
+        plan = self.theatre.plan
+        return len(hosts) == plan.peers * (plan.groups if plan.parties else 1) and all(
+            host.core.accepted for host in hosts
+        )
 
     def after(self, steps: int) -> Callable[[], bool]:
         """So much more has happened."""
@@ -242,6 +247,29 @@ def _silent(stage: Stage, step: int) -> Script:
     stage.restart(RESTART_S if stage.variation else 2.0)
 
 
+def _party(stage: Stage, step: int) -> Script:
+    """A peer of a machine of two dies, or says goodbye, with the other or alone; or the master does, and one of them is
+    lost meanwhile, or comes back late."""
+    yield stage.step(step)
+    host = stage.host(step)
+    (mate,) = machines.mates(host)
+    if stage.variation in (1, 2) and host.person and mate.person:
+        host.person.leave()
+        yield stage.after(1 + step % 30)
+        if stage.variation == 1:
+            mate.person.leave()
+            return
+    elif stage.variation == 3:
+        stage.part(mate, 3.0 if step % 2 else LATE_S)
+    elif stage.variation == 4:
+        stage.cut(mate)
+        yield stage.after(1 + step % 10)
+    if stage.variation in (2, 3, 5):
+        stage.restart()
+    if stage.variation in (0, 4, 5):
+        stage.kill(host)
+
+
 def _mixed(stage: Stage, step: int) -> Script:
     """One to three faults of any kind, a few steps apart."""
     random = Random(f"{step} {stage.variation}")
@@ -273,11 +301,12 @@ FAMILIES: dict[str, tuple[Callable[[Stage, int], Script], tuple[str, ...], int, 
     "correct": (_correct, ("pair", "trio", "wide"), 3, (60, 600, 2)),
     "transfer": (_transfer, ("sync", "trio", "slow"), 3, (1, 50, 1)),
     "silent": (_silent, ("pair", "trio", "wide"), 2, (60, 600, 2)),
+    "party": (_party, ("party",), 6, (60, 600, 1)),
     "mixed": (_mixed, ("pair", "sync", "trio"), 3, (0, 350, 1)),
 }
 """By name: the script, the runs it is played in, its variations, and the steps (from, to, every)."""
 
-STEPS = {"pair": 350, "sync": 440, "trio": 590, "slow": 450, "wide": 530}
+STEPS = {"pair": 350, "sync": 440, "trio": 590, "slow": 450, "wide": 530, "party": 530}
 """Of each run, when nothing goes wrong, until it ends."""
 
 

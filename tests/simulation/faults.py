@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pccl.types import PeerId
+from tests.simulation import machines
 from tests.simulation.hostile import HostileHost
 from tests.simulation.plane import NO_PROGRESS_S
 
@@ -73,7 +74,11 @@ class Havoc:
         for ring in dict.fromkeys(topology.ring for topology in told):
             for rank, victim in enumerate(ring):
                 before, after = PeerId(ring[rank - 1]), PeerId(ring[(rank + 1) % len(ring)])
-                if victim in staying and self._theatre.reach.are_strangers(before, after):
+                if (
+                    victim in staying
+                    and not machines.mates(self._theatre.peers[PeerId(victim)])
+                    and self._theatre.reach.are_strangers(before, after)
+                ):
                     staying, everybody = ([peer for peer in peers if peer != victim] for peers in (staying, everybody))
                     if self._theatre.reach.ring_is_sure(staying, everybody):
                         self._theatre.peers[PeerId(victim)].crash()
@@ -106,7 +111,11 @@ class Havoc:
         if host is None:
             return ""
         host.harms.append("crash")
+        together = machines.mates(host)
         host.crash()
+        if together and self._random.random() < 0.5:
+            for mate in together:
+                mate.crash()  # The whole machine is gone.
         return host.name
 
     def _crash_between_effects(self) -> str:

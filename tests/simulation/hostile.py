@@ -39,6 +39,8 @@ from tests.simulation.trace import tell
 if TYPE_CHECKING:
     from tests.simulation.theatre import Theatre
 
+HOSTILE_MAX = 10
+"""How often hostile peers enter a run: each is put out sooner or later and comes back under another name."""
 DIAL_TIMEOUT_S = 5.0
 HOLD_S = 0.5
 """How long a peer that alternates lets a link stand, so that both ends have reported it."""

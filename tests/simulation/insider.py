@@ -13,7 +13,7 @@ from msgspec import structs
 
 from pccl.core.effects.peer_effects import SendMaster
 from pccl.core.effects.peer_events import FromMaster, PeerEvent
-from pccl.core.fields import Identity
+from pccl.core.fields import Flow, Identity
 from pccl.core.messages.report import Agreed, Answered, ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
@@ -134,12 +134,17 @@ class Insider(HostileHost):
                 evil = self._dice.randbytes(16)
                 return structs.replace(message, revision=revision, strategy=strategy, content=evil, torn=False)
             case Done() if self.plays(Trick.LIE):
-                return structs.replace(message, digest=self._dice.choice((b"", self._dice.randbytes(16))))
+                digest = self._dice.choice((b"", self._dice.randbytes(16)))
+                return structs.replace(message, digest=digest, flow=self._fancy())
             case Initiate() if self.plays(Trick.CONTRADICT):
                 return structs.replace(
                     message, spec=structs.replace(message.spec, count=message.spec.count + 1), parcel=0
                 )
         return message
+
+    def _fancy(self) -> Flow:
+        """Figures that no kernel has counted."""
+        return Flow(*(self._fantasy.choice((0, 1, 10**6, 2**32 - 1)) for _ in Flow.__struct_fields__))
 
     def _replay(self, resume: Resume) -> Resume:
         """As of the epoch that fewest others were in: best of all one in which it was alone."""

@@ -56,6 +56,9 @@ class Known:
         self.connection = connection
         self.peer = PeerId(join.me.peer)
         self.group = join.me.group
+        self.party = join.me.party
+        self.left_at: float | None = None
+        """When it said goodbye, if its party has still to."""
         self.visits = isinstance(join, Join) and join.me.visits
         self.fetching = False
         self.welcomed = False
@@ -166,6 +169,13 @@ class Ledger:
         """Those whose votes count for what is decided right now: accepted before this event, and staying after it."""
         return (each for each in self.known.values() if each.was_accepted and each.connection not in self.leaving)
 
+    def half(self, known: Known) -> bool:
+        """Not all of its party are here, as candidates; or some of that are on the roster."""
+        if not known.party.name:
+            return False
+        alike = [each for each in self.known.values() if each.party.alike(known.party) and not each.visits]
+        return len(alike) != known.party.size or any(each.topology for each in alike)
+
     def find(self, peer: PeerId) -> Known | None:
         """The peer with this id."""
         return next((known for known in self.known.values() if known.peer == peer), None)
@@ -231,6 +241,9 @@ class Ledger:
                 known.links.pop(link, None)
             case Pong() if known.pings:
                 known.answered_at = known.pings.popleft()
+            case Leave() if known.topology is not None and known.party.size > 1:
+                # It keeps its place until the others of its party have said so, too: the master closes its connection.
+                known.away, known.left_at = True, self._now if known.left_at is None else known.left_at
             case Leave():
                 self._forget(known.connection)
 

@@ -49,6 +49,7 @@ from pccl.wire.framing import TO_PEER_FRAME_MAX, FrameReader, frame
 from tests.simulation import exchange, lanes, transfer
 from tests.simulation.host import Host
 from tests.simulation.lanes import LaneEnd, LaneKey
+from tests.simulation.machines import Harms
 from tests.simulation.network import Connection
 from tests.simulation.trace import tell
 
@@ -75,7 +76,7 @@ class PeerHost(Host):
         self.address = address
         self.distance_s = distance_s
         self.crashed = False
-        self.harms: list[str] = []
+        self.harms = Harms(self)
         self.held_up_at = -inf
         """When its first bytes to a master that did not know it were held up."""
         """What was done to it that may cost it its place."""

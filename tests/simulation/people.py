@@ -25,7 +25,7 @@ from pccl.core.effects.peer_events import (
 )
 from pccl.core.fields import CollectiveSpec
 from pccl.types import DataType, ReduceOp, SharedStateSyncStrategy
-from tests.simulation import transfer
+from tests.simulation import machines, transfer
 from tests.simulation.plan import Plan, Style
 from tests.simulation.violation import Violation
 
@@ -162,6 +162,8 @@ class Person:
         """Say goodbye now, whatever else is going on."""
         if not self.leaving:
             self.leaving = True
+            for mate in machines.mates(self.host):
+                list.append(mate.harms, "one of its party says goodbye")
             self._script.close()
             self._stop_thinking()
             self.host.post(self._leave)

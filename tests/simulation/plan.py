@@ -10,7 +10,9 @@ from random import Random
 from msgspec import Struct, structs
 
 from pccl.core.limits import MasterLimits, PeerLimits
+from tests.simulation import pipes
 from tests.simulation.network import TCP_GIVES_UP_S
+from tests.simulation.pipes import Pipe
 
 PEERS_MAX = 16
 
@@ -48,6 +50,9 @@ class Plan(Struct, frozen=True, kw_only=True):
     peers: int
     peers_max: int
     groups: int
+    parties: float
+    """Probability that a machine which comes has several peers, each in another group; if it is 1, all of these
+    come, and at once."""
     lanes: tuple[int, ...]
     """Asked for by the peers of each group; 0 leaves it to the master."""
     tags: int
@@ -82,6 +87,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Probability that a thought takes much longer than every limit."""
     run_s: float
     run_failure: float
+    pipe: Pipe | None = None
+    """What limits the bytes between peers, as their kernels tell; None if they do not tell."""
     wrong_results: float
     """Probability that a peer ends a run with another result than the others: its memory is bad, or a neighbour sent
     it something else."""
@@ -141,9 +148,17 @@ def draw(random: Random) -> Plan:
     lasting = plan.nat or plan.apart or _LASTING & plan.faults.keys()
     limits = structs.replace(plan.master_limits, undecided_s=plan.master_limits.silence_s if lasting else 0.0)
     plan = structs.replace(plan, master_limits=limits)
+    plan = structs.replace(plan, pipe=pipes.draw(Random(random.getstate()[1][0] + 14)))
+    if plan.pipe is not None:
+        # Long enough to see what comes of a number, and that it comes to rest.
+        plan = structs.replace(plan, run_s=max(plan.run_s, pipes.WORK_S), safety_s=max(plan.safety_s, 100.0))
+        if Random(random.getstate()[1][0] + 15).random() < 0.5:
+            plan = _calm(plan)
     plan = structs.replace(plan, secured=Random(random.getstate()[1][0] + 9).random() < 0.5)
     if plan.secured:
         plan = structs.replace(plan, unlike=Random(random.getstate()[1][0] + 10).choice((0.0, 0.0, 0.0, 0.1, 0.4)))
+    if plan.groups > 1:
+        plan = structs.replace(plan, parties=Random(random.getstate()[1][0] + 12).choice((0.0, 0.0, 0.0, 0.3, 0.8)))
     if plan.strays and plan.faults and aside.random() < 0.35:
         # Whoever interrupts a sync may vote once more than the others, so this is for people who get out of step.
         plan = structs.replace(plan, faults={**plan.faults, "interrupt": 1.5})
@@ -164,6 +179,39 @@ def draw_hostile(random: Random) -> Plan:
         return structs.replace(plan, insiders=aside.choice((1, 1, 2, 3)))
     # A hostile candidate must be seen to hold nobody up, as in `_troubled`.
     return structs.replace(plan, hostile=aside.choice((1, 1, 2, 3)), safety_s=aside.choice((60.0, 150.0, 400.0)))
+
+
+def with_parties(plan: Plan, random: Random) -> Plan:
+    """The same, where most machines have several peers."""
+    aside = Random(random.getstate()[1][0] + 13)
+    groups = max(plan.groups, aside.choice((2, 2, 3)))
+    lanes = (*plan.lanes, *(0 for _ in range(groups - plan.groups)))
+    peers = max(1, plan.peers // 2)
+    return structs.replace(plan, groups=groups, lanes=lanes, peers=peers, parties=aside.choice((0.3, 0.8, 0.95)))
+
+
+def _calm(plan: Plan) -> Plan:
+    """Little else happens than collectives: what comes of the number of lanes shows over many of them."""
+    return structs.replace(
+        plan,
+        peers=max(2, min(plan.peers, 4)),
+        peers_max=max(2, min(plan.peers_max, 5)),
+        groups=1,
+        lanes=(0,),
+        tags=1,
+        faults={},
+        hostile=0,
+        insiders=0,
+        visitors=0,
+        divergence=0.0,
+        timeouts=0.0,
+        strays=0.0,
+        wrong_results=0.0,
+        run_failure=0.0,
+        long_thought=0.0,
+        think_s=min(plan.think_s, 0.5),
+        safety_s=200.0,
+    )
 
 
 _LASTING = {"block_pair", "part_peers", "lose_lane"}
@@ -215,6 +263,7 @@ def _troubled(random: Random) -> Plan:
         peers=random.randint(1, peers_max),
         peers_max=peers_max,
         groups=groups,
+        parties=0.0,
         lanes=tuple(random.choice((0, 0, 1, 2, 3)) for _ in range(groups)),
         tags=random.choice((1, 1, 2, 3, 6)),
         short_tags=random.choice((0, 1)),
@@ -263,6 +312,7 @@ def by_hand() -> Plan:
         peers=0,
         peers_max=PEERS_MAX,
         groups=1,
+        parties=0.0,
         lanes=(0,),
         tags=0,
         short_tags=0,

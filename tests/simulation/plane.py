@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pccl.core.effects.peer_effects import AbortAttempt, StartAttempt, StartExchange
 from pccl.core.effects.peer_events import AttemptEnded
+from pccl.core.fields import Flow
 from pccl.types import PeerId
 from tests.simulation.lanes import LaneEnd, LaneKey, returned
 
@@ -59,6 +60,15 @@ class Part:
         return [self.host.lanes[key] for key in keys if key in self.host.lanes]
 
 
+def lanes_of(part: Part) -> int:
+    """All that its link to the next peer has: runs are too short to be given more than one, and together have all. One
+    for an exchange."""
+    if not isinstance(part.effect, StartAttempt):
+        return 1
+    link = part.host.wired.get(part.effect.to_next[0][0])
+    return 1 if link is None else link.lanes
+
+
 class Plane:
     """All runs."""
 
@@ -66,6 +76,7 @@ class Plane:
         self._theatre = theatre
         self._runs: dict[int, Run] = {}
         self._parts: dict[tuple[str, int], Part] = {}
+        self._pipe = theatre.plan.pipe
         self.sent: dict[tuple[PeerId, int], int] = {}
         """What each peer sent in each of its parcels."""
         self._dice = Random(theatre.random.getstate()[1][0] + 5)
@@ -143,7 +154,7 @@ class Plane:
 
     def _plan_end(self, run: Run) -> None:
         random, scheduler = self._theatre.random, self._theatre.scheduler
-        duration_s = self.run_s()
+        duration_s = self.run_s() if self._pipe is None else self._pipe.run_s(lanes_of(next(iter(run.parts.values()))))
         total = sum(part.value for part in run.parts.values())
         for part in run.parts.values():
             self.give(part, total)
@@ -202,7 +213,10 @@ class Plane:
                 returned(end, bool(cause) and self._theatre.random.random() < 0.5)
         self._theatre.audience.tell("run_ended", part)
         digest = b"" if cause or part.result is None else part.result.to_bytes(16, "little")
-        part.host.handle(AttemptEnded(part.effect.tag, part.effect.attempt, cause, broken, digest))
+        flow = Flow()
+        if self._pipe is not None and not cause and isinstance(part.effect, StartAttempt):
+            flow = self._pipe.flow(lanes_of(part))
+        part.host.handle(AttemptEnded(part.effect.tag, part.effect.attempt, cause, broken, digest, flow))
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
 

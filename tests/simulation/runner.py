@@ -11,7 +11,7 @@ from random import Random
 
 from msgspec import Struct
 
-from tests.simulation.plan import draw, draw_hostile
+from tests.simulation.plan import draw, draw_hostile, with_parties
 from tests.simulation.theatre import Theatre
 from tests.simulation.trace import Trace
 from tests.simulation.violation import Violation
@@ -37,14 +37,18 @@ class Verdict(Struct, frozen=True):
         return f"{self.name}: {self.failure}\n  replay: python -m {replay} {self.name} --trace"
 
 
-def play(seed: int, show: Callable[[str], object] | None = None, hostile: bool = False) -> Verdict:
-    """Play one seed; with enemies in any case, if that is wanted."""
+def play(
+    seed: int, show: Callable[[str], object] | None = None, hostile: bool = False, parties: bool = False
+) -> Verdict:
+    """Play one seed; with enemies, or with machines of several peers, in any case, if that is wanted."""
     random = Random(seed)
     trace = Trace(show)
-    theatre = Theatre(draw_hostile(random) if hostile else draw(random), random, trace)
+    plan = draw_hostile(random) if hostile else draw(random)
+    theatre = Theatre(with_parties(plan, random) if parties else plan, random, trace)
     if show is not None:
         show(f"seed {seed}: {theatre.plan}")
-    return verdict_of(f"{seed} --hostile" if hostile else f"{seed}", theatre, theatre.play)
+    name = f"{seed}{' --hostile' if hostile else ''}{' --parties' if parties else ''}"
+    return verdict_of(name, theatre, theatre.play)
 
 
 def verdict_of(name: str, theatre: Theatre, play: Callable[[], object]) -> Verdict:
@@ -60,9 +64,9 @@ def verdict_of(name: str, theatre: Theatre, play: Callable[[], object]) -> Verdi
     return Verdict(name, checker, failure, theatre.trace.digest(), theatre.scheduler.steps)
 
 
-def play_all(seeds: Iterable[int], jobs: int, hostile: bool = False) -> Iterator[Verdict]:
+def play_all(seeds: Iterable[int], jobs: int, hostile: bool = False, parties: bool = False) -> Iterator[Verdict]:
     """Play many seeds on several cores, in order."""
-    play_some = partial(_play_some, hostile)
+    play_some = partial(_play_some, hostile, parties)
     if jobs == 1:
         yield from play_some(seeds)
         return
@@ -71,8 +75,8 @@ def play_all(seeds: Iterable[int], jobs: int, hostile: bool = False) -> Iterator
             yield from verdicts
 
 
-def _play_some(hostile: bool, seeds: Iterable[int]) -> list[Verdict]:
-    return [play(seed, hostile=hostile) for seed in seeds]
+def _play_some(hostile: bool, parties: bool, seeds: Iterable[int]) -> list[Verdict]:
+    return [play(seed, hostile=hostile, parties=parties) for seed in seeds]
 
 
 def _chunks(seeds: Iterable[int]) -> Iterator[list[int]]:

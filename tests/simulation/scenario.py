@@ -1,6 +1,7 @@
 """Stories played from text files: command lines above `----`, what happened below.
 
     peer anna [group=1] [lanes=2] [nat] [late]    a process starts and calls connect; late: as below
+    peer anna group=1 party=lab of=2        the same, as one of two peers of the machine lab
     visitor vera [group=1] [nat]            a process starts and calls prefetch_shared_state
     call anna update_topology               or are_peers_pending, goodbye, sync 3, collective 0 [count=8]
     interrupt anna                          Ctrl-C in anna's last call
@@ -44,7 +45,7 @@ from pccl.core.effects.peer_events import (
     UpdateTopology,
     WaitAccepted,
 )
-from pccl.core.fields import CollectiveSpec, Identity
+from pccl.core.fields import CollectiveSpec, Identity, Party
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.to_master import ToMaster
 from pccl.core.messages.to_peer import Awaited, Resumed, ToPeer, Waiting, Welcome, Wire
@@ -200,7 +201,8 @@ class Story:
         number = len(self.theatre.hosts_by_name) + 1
         address = (f"10.0.0.{number}", 40_000)
         group, lanes = int(chosen.get("group", 0)), int(chosen.get("lanes", 0))
-        identity = Identity(PeerId(name), group, *address, lanes, visits, secret=f"of {name}")
+        party = Party(chosen.get("party", ""), int(chosen.get("of", 1)))
+        identity = Identity(PeerId(name), group, *address, lanes, visits, secret=f"of {name}", party=party)
         host = self.theatre.place(PeerHost(self.theatre, identity, address, WAY_S))
         host.gives_up_next = "late" in options
         if "nat" in options:

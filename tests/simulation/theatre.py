@@ -14,13 +14,14 @@ from msgspec import structs
 from pccl.core.fields import Identity, Label
 from pccl.core.rights import Rights
 from pccl.types import PeerId
-from tests.simulation import callers, checkers, lanes
+from tests.simulation import callers, checkers, lanes, machines, pipes
 from tests.simulation.faults import Havoc
 from tests.simulation.habits import draw_name, draw_seesaw
-from tests.simulation.hostile import HostileHost
+from tests.simulation.hostile import HOSTILE_MAX, HostileHost
 from tests.simulation.insider import ENTRANCES_MAX as INSIDERS_MAX
 from tests.simulation.insider import Insider
 from tests.simulation.ledger import Known, Ledger
+from tests.simulation.machines import Place, Rank
 from tests.simulation.master_host import NOTICED_S, MasterHost
 from tests.simulation.network import TCP_GIVES_UP_S, Connection, Network
 from tests.simulation.peer_host import PeerHost
@@ -38,9 +39,6 @@ SAMPLE_S = 2.5
 STEPS_AFTER_HEALING = 3
 STEPS_MAX = 4_000
 """Events of a safety phase: about 40 ms of computing. A run of many peers ends earlier, not slower."""
-
-HOSTILE_ENTRANCES_MAX = 10
-"""How often hostile peers enter a run: each is put out sooner or later and comes back under another name."""
 
 RESETS = 0.3
 """How often a connection ends in a reset when a process is killed, where anything goes wrong by itself."""
@@ -64,7 +62,8 @@ class Theatre:
         self.plane = Plane(self)
         self.audience = checkers.Audience([checker(self) for checker in (*checkers.ALL, *onlookers)])
         self._connections = 0
-        self._masters_made = 0
+        self.machines = 0  # with several peers, that have come
+        self.masters_made = 0
         self.master = self._make_master()
         """The one that runs, or the last that did."""
         self.master_for_good = False
@@ -72,7 +71,6 @@ class Theatre:
         self.power_lost_at = -inf
         """When the machine of a master was last gone without a word."""
         self.master_crashes: list[float] = []
-        """When."""
         self.begun_anew = False
         """A run has begun while somebody of an earlier one was out of reach."""
         self.conspiracy = plan.hostile > 1 and Random(random.getstate()[1][0] + 1).random() < 0.5
@@ -122,9 +120,8 @@ class Theatre:
         self.scheduler.run(self.plan.safety_s, lambda: self.scheduler.steps > STEPS_MAX)
         if self.plan.master_crashes:
             self.master_for_good = True
-            leader = self.master
-            leader.dies_after = self.random.randrange(4)
-            self.scheduler.run(self.scheduler.now + 5.0, lambda: leader.gone)
+            self.master.dies_after = self.random.randrange(4)
+            self.scheduler.run(self.scheduler.now + 5.0, lambda: self.master.gone)
             self.master.crash()
         self._enter_late()
         self._line("HEAL", "no more faults")
@@ -149,7 +146,7 @@ class Theatre:
 
     def _reached_goal(self, host: PeerHost) -> bool:
         person = host.person
-        if host.gone or host.frozen_for_good or host.hostile or person is None:
+        if host.gone or host.frozen_for_good or host.hostile or person is None or machines.half(host):
             return True
         return person.steps >= self._goals.get(host.identity.peer, 0)
 
@@ -170,12 +167,15 @@ class Theatre:
 
     # ── entrances and exits ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def enter(self, address: tuple[str, int] | None = None, word: bytes | None = None) -> str:
-        """A new peer joins, perhaps where another one was, perhaps with what it fetched before; its name, or nothing
-        if the run is full."""
+    def enter(self, address: Place | None = None, word: bytes | None = None, rank: Rank | None = None) -> str:
+        """A new peer joins, perhaps where another was, with what it fetched, or of a machine; its name, or nothing if
+        the run is full."""
         if len(self.peers) >= self.plan.peers_max or not self.acting or self.master_for_good:
             return ""
+        if self.plan.parties and word is None and rank is None and self.random.random() < self.plan.parties:
+            return machines.bring(self)
         identity, address = self._identity("p", address)
+        identity = rank.fill(identity, self.plan) if rank else identity
         joined = self.place(PeerHost(self, identity, address, self._distance()))
         joined.word, joined.torn = word or joined.word, word is not None
         self.hire(joined)
@@ -212,9 +212,8 @@ class Theatre:
     def _enter_hostile(self) -> None:
         """A hostile peer comes, or comes back under another name."""
         entrances = sum(host.hostile for host in self.hosts_by_name.values())
-        if not self.acting or self.master_for_good or entrances >= HOSTILE_ENTRANCES_MAX:
-            return
-        self.place(HostileHost(self, *self._identity("h", None), self._distance()))
+        if self.acting and not self.master_for_good and entrances < HOSTILE_MAX:
+            self.place(HostileHost(self, *self._identity("h", None), self._distance()))
 
     def _enter_insider(self, address: tuple[str, int] | None = None) -> None:
         """The same of one that keeps the form."""
@@ -229,11 +228,12 @@ class Theatre:
         host, port = address or (f"10.0.{number // 256}.{number % 256}", 40_000)
         announced = host if self.random.random() < 0.5 else ""
         label = Label(draw_name(kind, number), "sim", number, "0", f"of{number}")
-        identity = Identity(peer, group, announced, port, self.plan.lanes[group], secret=f"of {peer}", label=label)
+        me = Identity(peer, group, announced, port, self.plan.lanes[group], secret=f"of {peer}", label=label)
+        identity = pipes.with_lanes_max(me, self.plan.pipe)
         if self.plan.secured:
-            clear = Random(peer).random() < self.plan.unlike
-            identity = structs.replace(identity, pin=lanes.pin_of(peer), lane_tls="off" if clear else "on")
-        return identity, (host, port)
+            sealed = "off" if Random(peer).random() < self.plan.unlike else "on"
+            identity = structs.replace(identity, pin=lanes.pin_of(peer), lane_tls=sealed)
+        return (machines.claim(self, identity) if kind == "h" else identity), (host, port)
 
     def _distance(self) -> float:
         return self.random.uniform(0.0, self.plan.distance_s)
@@ -285,8 +285,8 @@ class Theatre:
         return self._connections
 
     def _make_master(self) -> MasterHost:
-        master = MasterHost(self, self._masters_made)
-        self._masters_made += 1
+        master = MasterHost(self, self.masters_made)
+        self.masters_made += 1
         self.ledger.known = master.known
         return master
 
@@ -359,8 +359,8 @@ class Theatre:
                 self.scheduler.after(self.random.uniform(0.0, 20.0), self._enter_hostile)
         elif self.acting and self.random.random() < self.plan.rejoin:
             address = host.address if self.random.random() < 0.5 else None
-            word = host.word if host.identity.visits else None
-            self.scheduler.after(self.random.uniform(0.0, 10.0), self.enter, address, word)
+            word, rank = host.word if host.identity.visits else None, machines.rank_of(host)
+            self.scheduler.after(self.random.uniform(0.0, 10.0), self.enter, address, word, rank)
 
     # ── the people ───────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from pccl.core.fields import Flow, Party
+
 _SHORT_IDS = 8
 
 
@@ -36,7 +38,7 @@ def tell(value: Any) -> str:
         inner = " ".join(
             f"{name}={tell(field)}"
             for name, field in fields
-            if name not in ("label", "digest", "ticket") and field not in ("", (), b"")
+            if name not in ("label", "digest", "ticket", "lanes_max") and field not in ("", (), b"", Party(), Flow())
         )
         return f"{type(value).__name__}({inner})"
     if isinstance(value, tuple):

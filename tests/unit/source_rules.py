@@ -19,8 +19,11 @@ _BELOW_NET = (
     "codec",
     "core",
     "errors",
+    "arguments",
+    "called",
     "config",
     "credentials",
+    "uplink",
     "environment",
     "release",
     "logs",
@@ -34,7 +37,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "codec": ("types",),
     "core": ("types", "codec"),
     "errors": ("types", "core.effects"),
-    "config": (*_SETTINGS, "core.names", "environment", "credentials"),
+    "config": (*_SETTINGS, "arguments", "called", "environment", "credentials", "uplink"),
+    "called": (*_SETTINGS, "arguments", "core.names", "environment"),
+    "uplink": (*_SETTINGS, "environment"),
     "credentials": (*_SETTINGS, "environment"),
     "environment": _SETTINGS,
     "release": (),
@@ -46,10 +51,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "net": (*_BELOW_NET, "solver"),
     "arguments": ("types", "errors"),
     "compat": ("arguments", "types", "codec", "errors", "dataplane"),
-    "api": (*_BELOW_NET, "arguments", "net", "compat", "training.state"),
+    "api": (*_BELOW_NET, "net", "compat", "training.state"),
     "": (*_BELOW_NET, "net", "compat", "api"),
     "training": ("types", "errors", "dataplane.native", ""),
-    "integrations": ("types", "errors", "training", ""),
+    "integrations": ("types", "errors", "credentials", "training", ""),
     "views": ("types", "errors", "config", "environment", "release", "core.status", ""),
     "c_api": ("types", "errors", "arguments", "dataplane.tensors.buffers", ""),
     "cli": (*_BELOW_NET, "net", "api", "views", ""),
@@ -58,7 +63,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 """What each part may import inside the package: `types ← core ← wire ← security ← net ← api ← training, views,
 integrations, cli`, `dataplane` beside `wire`. A name with a dot grants that module only; the empty name is the package
 itself: its public names. Parts that are still to come stand here already, so that adding them loosens nothing: training
-and integrations use the public API, and training one kernel of the native part beside it; views read `core.status` and
+and integrations use the public API, training one kernel of the native part beside it, and integrations may leave
+credentials for what they start; views read `core.status` and
 decide nothing, no part imports an integration, `c_api` gives programs in C the public API and names tensors by their
 address, and what a connection must prove is known to `net/` through `security/`
 alone."""
@@ -259,11 +265,13 @@ def _is_set(node: ast.expr, names: set[str]) -> bool:
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 400
-CORE_LINES_MAX = 5540
-"""Hard limits, some way above what we aim at (40, 300, 5,500): they stop growth, nothing more. In `core/` lines of code
+CORE_LINES_MAX = 6014
+"""Hard limits, some way above what we aim at (40, 300, 6,000): they stop growth, nothing more. In `core/` lines of code
 count: a limit that counted docstrings too would be a limit on explaining. One in nine of them is an import, and more
 than a thousand are the way back to a master (docs/recovery.md); some hundred are about peers that are admitted and
-hostile, of which eighty about what they report to a restarted master (`core/master/tickets.py`)."""
+hostile, of which eighty about what they report to a restarted master (`core/master/tickets.py`), and one hundred and
+fifty about peers that come and go together (`core/master/parties.py`); three hundred are how many lanes links have
+(`core/master/lanes.py`, `core/rules/lanes.py`): what grows and goes back has to remember."""
 
 
 def docstring(source: Source) -> Iterator[str]:

@@ -43,13 +43,14 @@ AT_HOME = {
     "client": ("security.authority",),
     "shard": ("training.fsdp", "training.shards", "training.data", "training.rows"),
     "worker": ("integrations", "training.data"),
-    "node": ("integrations",),
-    "world": ("integrations",),
+    "node": ("integrations", "training.fsdp", "training.mesh"),
+    "world": ("integrations", "training.mesh"),
     "replica": ("integrations",),
 }
 """Where such a word means something else, as modules or the beginnings of their names: a channel is what the bytes of a
-lane go through, plain or TLS; certificates have a use called clientAuth; FSDP has shards, and so have datasets that are
-read in order; a DataLoader has workers; an integration speaks the language of the library it is for."""
+lane go through, plain or TLS; certificates have a use called clientAuth; FSDP has shards, and nodes that are parties to
+a run; datasets that are read in order have shards, too; a DataLoader has workers; an integration speaks the language of
+the library it is for."""
 
 PUBLIC_NAMES_OF_PCCL = (
     "LARGEST_PEER_GROUP_WORLD_SIZE",

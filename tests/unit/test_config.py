@@ -4,6 +4,9 @@ import os
 
 import pytest
 
+from pccl.called import find_name
+from pccl.cli import machine_checks
+from pccl.cli.master import host_of
 from pccl.config import (
     ANNOUNCED_HOST,
     CONNECTION_DEAD_S,
@@ -16,7 +19,6 @@ from pccl.config import (
     PeerLimitSettings,
     Places,
     find_master,
-    find_name,
 )
 from pccl.config import parse_address as parse
 from pccl.core import fields
@@ -240,3 +242,27 @@ def test_a_name_is_passed_or_the_environment_s_or_that_of_machine_and_process(mo
     assert find_name("a\nb\x1b[31m") == "a?b?[31m"
     with pytest.raises(UsageError, match="PCCL_NAME"):
         find_name(7)
+
+
+@pytest.mark.parametrize("wrong", ["{}", "127.0.0.1:{}", "{}@127.0.0.1:48148", "pccl://{}", "127.0.0.1:48148/{}"])
+def test_a_token_in_the_place_of_an_address_is_in_no_error(wrong):
+    """Nor in what a traceback shows of it."""
+    token = "AYF-pFtBe6kAAAAAKpEEfW3_CierMzpPHJLT1ILSUu8GOvUR78aK7c0xd1ocWaDfhIqLk-RcqZq1JTnM"
+    with pytest.raises(UsageError, match="pccl://host:port#token") as failed:
+        find_master(wrong.format(token))
+    assert token[:20] not in str(failed.value)
+    assert token[:20] not in machine_checks._shown("PCCL_MASTER", wrong.format(token))
+
+
+@pytest.mark.parametrize(
+    ("listen", "host"),
+    [
+        ("localhost", "localhost"),
+        ("localhost:1", "localhost"),
+        ("[::1]", "[::1]"),
+        (":1", ""),
+        ("0.0.0.0:1", "0.0.0.0"),
+    ],
+)
+def test_a_master_prints_the_host_that_it_listens_on_also_where_the_port_is_left_out(listen, host):
+    assert host_of(listen) == host

@@ -87,3 +87,14 @@ def test_a_state_that_is_none_is_refused(residuals):
         ErrorFeedback("int8").load_state_dict({"codec": "int8.256", "residuals": residuals})
     with pytest.raises(UsageError, match="must be what state_dict returned"):
         ErrorFeedback("int8").load_state_dict({"codec": "int8.256"})
+
+
+def test_what_was_committed_and_is_not_used_goes_into_the_next_one():
+    feedback = ErrorFeedback("int8")
+    first = feedback.lend(3, 4, DataType.FLOAT)
+    feedback.keep(3)
+    second = feedback.lend(3, 4, DataType.FLOAT)
+    assert second.carried is first.lost
+    feedback.take_back(3)
+    again = feedback.lend(3, 4, DataType.FLOAT)
+    assert (again.carried, again.lost) == (first.carried, first.lost)

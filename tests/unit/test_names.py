@@ -71,7 +71,7 @@ def test_an_id_that_is_a_word_is_not_looked_for():
 
 def test_a_peer_without_a_name_is_called_by_its_id():
     names = Names([(TOKYO, "")])
-    assert (names.full(TOKYO), names.name(TOKYO), names.of([TOKYO])) == ("1a3ab67f", "", ())
+    assert (names.full(TOKYO), names.name(TOKYO)) == ("1a3ab67f", "")
 
 
 def test_names_of_those_who_are_gone_are_kept_for_a_while(names):

@@ -219,7 +219,17 @@ def test_reading_takes_linear_time(portions: Callable[[], list[bytes]]) -> None:
 def test_the_encoding_is_a_map_with_the_name_of_the_message() -> None:
     join = Join(Identity(peer="a" * 32, group=0, host="", port=1, lanes=0))
     label = {"name": "", "machine": "", "pid": 0, "release": "", "process": ""}
-    me = {**ME, "visits": False, "serves": True, "secret": "", "label": label, "pin": b"", "lane_tls": ""}
+    me = {
+        **ME,
+        "visits": False,
+        "serves": True,
+        "secret": "",
+        "label": label,
+        "pin": b"",
+        "lane_tls": "",
+        "lanes_max": 0,
+        "party": {"name": "", "size": 1, "key": b""},
+    }
     assert msgspec.msgpack.decode(encode(join)) == {**JOIN, "me": me, "dial": 0}
     assert decode_to_master(encode(join)) == join
 

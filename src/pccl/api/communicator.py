@@ -18,6 +18,7 @@ from pccl.config import PeerConfig, PeerLimitSettings, Places, choose_data_plane
 from pccl.core.effects.peer_effects import Answer, Failure
 from pccl.core.effects.peer_events import ArePeersPending, Request, UpdateTopology
 from pccl.core.names import shown
+from pccl.core.peer.stages import PeerStage
 from pccl.credentials import CertificateSettings
 from pccl.dataplane.state.manifest import Holding
 from pccl.errors import to_exception
@@ -33,13 +34,17 @@ class Communicator(Collectives, PcclCalls):
 
     `address` is the master's `host:port` (`[IPv6]:port` too), by default that of `PCCL_MASTER`; the port is 48148
     unless another is given. `name` is what people call this peer in log lines and commands, by default its machine and
-    process. `token` is what the master printed behind the `#` of its join address `pccl://host:port#token`, which may
+    process. `party` names the `party_size` peers of this machine, at most 64, that come and go together: they are
+    admitted together or not at all, and when one is gone all are. Without it a peer is a party of its own.
+    `token` is what the master printed behind the `#` of its join address `pccl://host:port#token`, which may
     be passed as `address` whole: it admits this peer, and nothing is sent to a master that it was not made by. With an
     own CA `ca`, `cert` and `key` take its place: files in PEM, of the CA, and of this peer's certificate and key.
     A host name is looked up at every dial and all its addresses are tried, so that a master which moves to another
     machine behind the same name is found there. Peers of the same `peer_group` reduce together.
     `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves
-    it to the group. `listen` is where this peer waits for lanes (`host`, `:port` or `host:port`; by default any address
+    it to the group, which then has as many as it takes. `congestion_control` is that of these connections, by default
+    the kernel's; `max_upload_mbps` bounds all that this peer sends to others. `listen` is where
+    this peer waits for lanes (`host`, `:port` or `host:port`; by default any address
     and a port that the kernel chooses), `announce` is where others shall dial it, when that is not the same.
     `lane_tls="off"` leaves the bytes between peers with a token in the clear, for private networks: their ends are
     still proved; all peers must have the same. `data_plane` is "native", or "reference" where there is no compiler and
@@ -61,6 +66,8 @@ class Communicator(Collectives, PcclCalls):
         p2p_connection_pool_size: int = 0,
         *,
         name: str | None = None,
+        party: str | None = None,
+        party_size: int | None = None,
         token: str | None = None,
         ca: str | os.PathLike[str] | None = None,
         cert: str | os.PathLike[str] | None = None,
@@ -69,12 +76,15 @@ class Communicator(Collectives, PcclCalls):
         announce: str = "",
         data_plane: str = "",
         lane_tls: str = "",
+        congestion_control: str = "",
+        max_upload_mbps: float = 0.0,
         sigterm: bool | None = None,
         sigusr1: bool | None = None,
         **limits: Unpack[PeerLimitSettings],
     ) -> None:
         configure()
-        places = Places(listen, announce, name, token, CertificateSettings(ca, cert, key))
+        places = Places(listen, announce, name, token, CertificateSettings(ca, cert, key), party, party_size)
+        places = places._replace(congestion_control=congestion_control, max_upload_mbps=max_upload_mbps)
         config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, places, limits)
         if config.token:
             tokens.parse(config.token)  # What is wrong with it is known before any byte moves.
@@ -210,6 +220,16 @@ class Communicator(Collectives, PcclCalls):
         """What people call a peer of this run, as in every sentence: `name (id8)`, or `id8` if it has no name."""
         return self._connected("name_of").core.names.full(PeerId(peer))
 
+    @property
+    def party(self) -> str:
+        """To which this peer belongs; empty if it is one of its own."""
+        return self._config.party
+
+    def party_of(self, peer: str) -> str:
+        """The party of a peer that is or was in this group, such as one of `ReduceInfo.peers`: one text for each party,
+        by which peers of all groups know it. For a peer without a party that is its id."""
+        return self._connected("party_of").core.parties.get(PeerId(peer), peer)
+
     def metrics(self) -> dict[str, float]:
         """Numbers for a dashboard, flat: `wandb.log(comm.metrics())`. Counters end in `_total` and never fall; others
         are of this moment, or of the last round. Never waits."""
@@ -225,6 +245,11 @@ class Communicator(Collectives, PcclCalls):
         """The call in which others wait for this peer, and for how long; None if there is none. The master says so
         within two seconds (`explain_after_s`): a peer that computes for long can decide to be brief. Never waits."""
         return self._connected("awaited").awaited()
+
+    @property
+    def is_out(self) -> bool:
+        """This peer was put out of the run, or has left it: the next call raises why. Never waits."""
+        return self._closed or self._connected("is_out").core.stage is PeerStage.GONE
 
     @property
     def world_size(self) -> int:

@@ -70,6 +70,11 @@ class ErrorFeedback:
             if kept is not None:
                 kept.carried, kept.lost, kept.known = kept.lost, kept.carried, True
 
+    def take_back(self, tag: int) -> None:
+        """The result of the tag's last collective was committed, and is not used after all: what went into it goes into
+        the next one. Not twice, and not while a collective with it is in flight."""
+        self.keep(tag)
+
     def reset(self, tag: int | None = None) -> None:
         """Forget what is kept for a tag, or for all. Not while a collective with it is in flight."""
         with self._lock:

@@ -13,6 +13,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -22,16 +23,18 @@ from pccl.api.flight_signal import write_on_sigusr1
 from pccl.api.goodbye import expect, leave_on_sigterm, living
 from pccl.api.retries import Retries, Retry
 from pccl.api.transaction import Order, Transaction
-from pccl.config import PeerConfig, machine
+from pccl.called import machine
+from pccl.config import PeerConfig
 from pccl.core.effects.peer_effects import Answer, Failure, FailureKind, InSync
 from pccl.core.effects.peer_events import CallCollective, FetchShared, Request, SyncShared, WaitAccepted
-from pccl.core.fields import Identity, Label
+from pccl.core.fields import Identity, Label, Party
 from pccl.core.peer.peer import Peer
 from pccl.core.text import ALONE
 from pccl.dataplane.offers import Offers, Traffic
 from pccl.dataplane.plane import DataPlane
 from pccl.dataplane.state.manifest import Holding
 from pccl.errors import MasterLost, ProtocolError, TooFewPeers, UnfinishedCollectives, UsageError
+from pccl.net import sockets
 from pccl.net.bounds import peer_bounds
 from pccl.net.control import NotOurMaster
 from pccl.net.peer_shell import PeerShell
@@ -40,7 +43,7 @@ from pccl.net.sockets import in_words
 from pccl.net.thread import LoopEnded, LoopThread
 from pccl.net.transfers import Kept
 from pccl.release import release
-from pccl.security import identity
+from pccl.security import identity, tokens
 from pccl.security.entrance import make_guard
 from pccl.types import Awaited, ReduceInfo
 
@@ -86,7 +89,9 @@ class Membership:
         self._config = config
         self._lane_security = lane_security
         self._make_guard = make_guard(config.token, config.certificates)
-        self._bounds = peer_bounds(config.lanes, config.connection_dead_s)
+        self._party_key = identity.party_of(config.party, tokens.parse(config.token).pin if config.token else b"")
+        sockets.check_uplink(config.uplink)
+        self._bounds = replace(peer_bounds(config.lanes, config.connection_dead_s), uplink=config.uplink)
         # A lane that is offered too early costs a descriptor, like a stranger.
         early_offers_max = min(config.limits.early_offers_max, self._bounds.strangers_max)
         self._limits = structs.replace(config.limits, early_offers_max=early_offers_max)
@@ -180,7 +185,9 @@ class Membership:
         (peer, secret), config = identity.draw(), self._config
         place, serves = (config.announce.host, config.announce.port or port), config.serve_bytes_s > 0
         label = Label(config.name, machine(), os.getpid(), release(), f"{_PROCESS}{os.getpid()}")
-        me = Identity(peer, config.group, *place, config.lanes, visits, serves, secret, label)
+        party = Party(config.party, config.party_size, self._party_key) if config.party else Party()
+        me = Identity(peer, config.group, *place, config.lanes, visits, serves, secret, label, party=party)
+        me = structs.replace(me, lanes_max=self._bounds.lanes_max)
         security = self._lane_security
         return me if security is None else structs.replace(me, pin=security.pin, lane_tls=security.lane_tls)
 

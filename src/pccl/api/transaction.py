@@ -148,7 +148,9 @@ class Transaction:
         size = len(ring) or self._membership.group_size
         seconds = time.monotonic() - self._began_at
         pending = peers is not None and peers.pending
-        return ReduceInfo(size, self._sent_bytes, self._received_bytes, ring, seconds, self._attempts, pending)
+        moved = (self._sent_bytes, self._received_bytes)
+        lanes = 0 if peers is None else peers.lanes
+        return ReduceInfo(size, *moved, ring, seconds, self._attempts, pending, lanes=lanes)
 
     def expire(self, timeout_s: float) -> None:
         """The time that its caller gave it to start is over. What has not started ends: `outcome` follows soon."""

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+from pccl.core.limits import PARTY_SIZE_MAX
 from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp
 
 Id = Annotated[PeerId, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
@@ -64,6 +65,43 @@ def whole(**values: bytes) -> None:
             raise ValueError(f"{name} must have 32 bytes or none, got {len(value)}")
 
 
+Milliseconds = Annotated[int, Meta(ge=0, le=2**48)]
+Microseconds = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+
+
+class Flow(Struct, frozen=True):
+    """What a peer's kernel counted on the lanes to its next peer while they were lent, of all of them together. Nothing
+    but the number of lanes follows from it; zeros where the kernel does not tell."""
+
+    sent: Count = 0
+    """Bytes that arrived."""
+    resent: Count = 0
+    """Bytes that were sent again, since they or what tells of them were lost."""
+    held_ms: Milliseconds = 0
+    """How long the lanes were lent, ..."""
+    busy_ms: Milliseconds = 0
+    """... had something to send, ..."""
+    limited_ms: Milliseconds = 0
+    """... and were held up by a buffer at either end."""
+    shortest_us: Microseconds = 0
+    """The shortest round trip of any of them, ..."""
+    smoothed_us: Microseconds = 0
+    """... and the mean of what it was last, which is longer where a queue stands."""
+
+    def __add__(self, other: "Flow") -> "Flow":
+        """Of both, one after or beside the other."""
+        shortest = [each.shortest_us for each in (self, other) if each.shortest_us]
+        return Flow(
+            self.sent + other.sent,
+            self.resent + other.resent,
+            self.held_ms + other.held_ms,
+            self.busy_ms + other.busy_ms,
+            self.limited_ms + other.limited_ms,
+            min(shortest, default=0),
+            max(self.smoothed_us, other.smoothed_us),
+        )
+
+
 class Concealing(Struct, frozen=True):
     """Of which no `repr` shows what only its holders may know: it may end up in a log or in a traceback."""
 
@@ -90,6 +128,24 @@ class Label(Struct, frozen=True):
     """Drawn once for each process: two peers that have the same are two Communicators of one process."""
 
 
+class Party(Concealing, frozen=True):
+    """The peers of one machine, such as its local ranks: admitted together or not at all, and gone together."""
+
+    name: Annotated[str, Meta(max_length=48)] = ""
+    """As long as a name is shown (`names.NAME_MAX`). Empty: the peer is a party of its own."""
+    size: Annotated[int, Meta(ge=1, le=PARTY_SIZE_MAX)] = 1
+    key: Annotated[bytes, Meta(max_length=32)] = b""
+    """What the processes of one machine alone know, and send to masters only: a peer elsewhere that claims the name is
+    of another party. Empty where a machine has no such thing: then the name is all."""
+
+    def __post_init__(self) -> None:
+        whole(key=self.key)
+
+    def alike(self, other: "Party") -> bool:
+        """The same one, or what its peers should have called the same."""
+        return (self.name, self.key) == (other.name, other.key)
+
+
 class Identity(Concealing, frozen=True):
     """Who a peer is and where its future neighbours can dial it; the same over its whole membership."""
 
@@ -110,6 +166,9 @@ class Identity(Concealing, frozen=True):
     label: Label = Label()
     pin: Pin = b""
     lane_tls: LaneTls = ""
+    party: Party = Party()
+    lanes_max: LaneCount = 0
+    """Lanes to a neighbour that the descriptors of my process allow; 0: no more than are asked for."""
 
     def __post_init__(self) -> None:
         whole(pin=self.pin)
@@ -204,3 +263,5 @@ class KickKind(Enum):
     """Others waited for its vote for longer than the master allows."""
     UNSIGNED = 15
     """It reports a run that no master with this secret has signed."""
+    PARTY = 16
+    """Another peer of its party is gone; or it does not fit into the party that it names."""

@@ -11,6 +11,11 @@ PINGS_PER_LIMIT = 5
 """Pings before a silence is judged, by master and peers alike: one lost to a stall or two is no verdict."""
 
 
+PARTY_SIZE_MAX = 64
+"""Peers of one machine: as many as may wait at one address (`address_candidates_max`), or a party could never be
+complete. Machines have eight or sixteen devices."""
+
+
 class MasterLimits(Struct, frozen=True):
     """What the master's core waits for, at most."""
 

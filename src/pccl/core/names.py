@@ -77,10 +77,6 @@ class Names:
         """`name (id8)`, or the first digits of the id alone."""
         return self._spelled.get(short(peer), short(peer))
 
-    def of(self, peers: Iterable[PeerId]) -> tuple[tuple[PeerId, str], ...]:
-        """Those of these peers that have a name, with it."""
-        return tuple((peer, self._names[peer]) for peer in peers if peer in self._names)
-
     def spell(self, sentence: str) -> str:
         """The same sentence with the names of the peers in it. What has a name already is left as it is."""
         if not self._spelled:

@@ -51,6 +51,8 @@ class PeerStatus(Struct, frozen=True):
     """Since it joined."""
     round_trip_s: float | None
     """Between it and the master, the shortest that was measured."""
+    party: Word = ""
+    """Empty: it is a party of its own."""
 
 
 class LinkStatus(Struct, frozen=True):

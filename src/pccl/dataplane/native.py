@@ -18,7 +18,7 @@ from pccl.codec import NONE, Codec
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import CollectiveSpec
-from pccl.dataplane.connection import Bytes, Connection
+from pccl.dataplane.connection import Bytes, Connection, Rest, leave, rest_of
 from pccl.dataplane.offers import CannotBegin, Offers, Traffic
 from pccl.dataplane.patience import BYTES_MIN_S
 from pccl.dataplane.ring.segments import result_digest
@@ -157,6 +157,18 @@ def channel_of(lane: Connection) -> _native.Channel:
     return lane.channel if isinstance(lane, NativeLane) else _native.Channel(lane.fileno())
 
 
+def lent(lanes: Lanes) -> list[_native.Channel]:
+    """The same of lanes that are read from: with what is left on them."""
+    return [channel_of(lane).after(*rest_of(lane)) for lane in lanes]
+
+
+def take_back(lanes: Lanes, report: _native.Report) -> None:
+    """What an attempt leaves on the lanes that it has read from."""
+    rests = {stripe: Rest(skip, head) for stripe, skip, head in report.rests}
+    for stripe, lane in enumerate(lanes):
+        leave(lane, rests.get(stripe, Rest()))
+
+
 outer_step = _native.outer_step
 """Of training: addresses of float32, their number, and the rates; see `native/outer.hpp`."""
 
@@ -165,13 +177,18 @@ class NativeAttempt:
     """One native attempt, and where it reports its end."""
 
     def __init__(
-        self, effect: StartAttempt, native: _native.Attempt, ended: Callable[[AttemptEnded], None], lanes: Lanes
+        self,
+        effect: StartAttempt,
+        native: _native.Attempt,
+        ended: Callable[[AttemptEnded], None],
+        lanes: tuple[Lanes, Lanes],
     ) -> None:
         self.native = native
         self._effect = effect
         self._ended = ended
         self._lanes = lanes
-        """Kept: were the sockets collected while it is stopping, their numbers could be used for something else."""
+        """To the next peer and from the previous one. Kept: were the sockets collected while it is stopping, their
+        numbers could be used for something else."""
 
     @property
     def commits_at_once(self) -> bool:
@@ -190,11 +207,12 @@ class NativeAttempt:
     def traffic(self) -> Traffic:
         """What it moved."""
         report = self.native.report
-        return Traffic(report.sent_bytes, report.received_bytes)
+        return Traffic(report.sent_bytes, report.received_bytes, report.repeated_bytes)
 
     def tell(self) -> None:
         """Report the end."""
         report, effect = self.native.report, self._effect
+        take_back(self._lanes[1], report)
         broken = {effect.to_next[stripe] for stripe in report.broken_next}
         broken |= {effect.from_prev[stripe] for stripe in report.broken_prev}
         digest = b"" if report.cause else result_digest(report.checks)
@@ -224,14 +242,14 @@ class NativePlane:
         except CannotBegin as failure:
             ended(AttemptEnded(effect.tag, effect.attempt, str(failure)))
             return
-        lanes = [channel_of(lane) for lane in to_next], [channel_of(lane) for lane in from_prev]
+        lanes = [channel_of(lane) for lane in to_next], lent(from_prev)
         memory, feedback = (buffers.send.address, buffers.output.address), _feedback(buffers)
         try:
             native = _native.start(plan(effect, self.stall_s), *memory, *lanes, self._open_notifier(), *feedback)
         except (RuntimeError, MemoryError) as error:  # no descriptor, thread or memory left; there may be some again
             ended(AttemptEnded(effect.tag, effect.attempt, f"it cannot begin: {error}"))
             return
-        this = self._running[effect.attempt] = NativeAttempt(effect, native, ended, (*to_next, *from_prev))
+        this = self._running[effect.attempt] = NativeAttempt(effect, native, ended, (to_next, from_prev))
         self.offers.began(effect.tag, this)
 
     def abort(self, tag: int, attempt: int) -> None:

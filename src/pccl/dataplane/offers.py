@@ -23,6 +23,8 @@ class Traffic(Struct, frozen=True):
 
     sent_bytes: int = 0
     received_bytes: int = 0
+    repeated_bytes: int = 0
+    """Of those sent, the second copies of segments that hung on another lane."""
 
 
 class Settled(Traffic, frozen=True):
@@ -170,7 +172,8 @@ class Offers:
         else:
             attempt.restore()
         output = None if complete is None else complete.recv
-        return Settled(attempt.traffic.sent_bytes, attempt.traffic.received_bytes, output)
+        moved = attempt.traffic
+        return Settled(moved.sent_bytes, moved.received_bytes, moved.repeated_bytes, output)
 
     def withdraw(self, tag: int) -> None:
         """The call is over; its tag and its memory are free."""

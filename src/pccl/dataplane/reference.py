@@ -52,6 +52,7 @@ class ReferenceAttempt:
             cause = str(failure)
         except Exception as error:  # such as no memory; the shell waits for the end and must get it
             cause = f"{type(error).__name__}: {error}"
+        self._ring.leave()
         broken = {self._effect.to_next[stripe] for stripe in self._ring.broken_next}
         broken |= {self._effect.from_prev[stripe] for stripe in self._ring.broken_prev}
         digest = b"" if cause else self._ring.digest

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from pccl.config import CONNECTION_DEAD_S
 from pccl.core.limits import MasterLimits
+from pccl.core.rules.lanes import LANES_MAX
 from pccl.errors import UsageError
+from pccl.uplink import UNLIMITED, Uplink
 
 STRANGERS_MAX = 1024
 """Connections at once that have not said who they are (or are being told goodbye). A thousand peers that come back
@@ -18,6 +20,10 @@ silent connections pushes out its own (`listening.Strangers`)."""
 
 _LINKS_AT_ONCE = 4
 """While a new ring is tried the old one stands: two neighbours in each. In a mesh the old one are all other peers."""
+
+_WIDE_LINKS_AT_ONCE, _WIDE_CALLERS_AT_ONCE = 4, 3
+"""Links that have as many lanes as the group has come to need: two neighbours in each of two rings, or the three of a
+group of four (`core/master/widths.py`), which may all dial at once."""
 
 _CALLERS_AT_ONCE = 2
 """Both neighbours of a new ring may dial all their lanes in the same instant."""
@@ -33,6 +39,9 @@ class Bounds:
     connection_dead_s: float = CONNECTION_DEAD_S
     """An end that is out of reach is given up after this."""
     strangers_max: int = STRANGERS_MAX
+    lanes_max: int = 0
+    """To each of a few neighbours, where the master chooses the number; 0 for no more than are asked for."""
+    uplink: Uplink = UNLIMITED
 
 
 def raise_descriptor_limit() -> None:
@@ -68,4 +77,8 @@ def peer_bounds(lanes: int, connection_dead_s: float) -> Bounds:
             f"while the ring changes, and this process may have {descriptors}, of which a quarter is left to the "
             f"trainer: raise the limit (ulimit -n {least + least // 3 + 1}), or use fewer lanes"
         )
-    return Bounds(connection_dead_s, strangers)
+    if lanes:
+        return Bounds(connection_dead_s, strangers)
+    spare = descriptors - descriptors // 4 - links * per_link
+    widest = min(LANES_MAX, spare // (_WIDE_LINKS_AT_ONCE + 2 * _WIDE_CALLERS_AT_ONCE) - 1)
+    return Bounds(connection_dead_s, max(strangers, _WIDE_CALLERS_AT_ONCE * (widest + 1)), max(0, widest))

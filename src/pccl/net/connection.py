@@ -182,6 +182,8 @@ class MasterSide:
     is_member: Callable[[], bool] = lambda: True
     turn: Callable[[Callable[[], None]], None] = lambda step: step()
     """Go on with a handshake when it is this connection's turn."""
+    paid: Callable[[Callable[[], None]], None] = lambda step: step()
+    """Go on with it now; its cost counts as if it had been a turn."""
 
 
 class MasterEnd(ControlEnd):
@@ -295,24 +297,30 @@ class MasterEnd(ControlEnd):
             self._refuse(_UNGUARDED if self._accepting is None else self._accepting.wants)
 
     def _unsealed(self, data: bytes) -> bytes:
-        if self._accepting is not None and self._accepting.rationed and not self._accepting.open:
-            return self._hold(data)
-        try:
+        if self._accepting is None or self._accepting.open:
             return super()._unsealed(data)
+        try:
+            self._held += self._accepting.greet(data)
         except Refused as error:
             self._refuse(f"the master refuses this connection: {error}")
             return b""
+        if self._held:
+            self._go_on_shaking(self._accepting, len(data))
+        else:
+            self._put(self._accepting.outgoing())
+        return b""
 
-    def _hold(self, data: bytes) -> bytes:
+    def _go_on_shaking(self, guard: AcceptingGuard, nbytes: int) -> None:
         """Nothing is read of a connection that waits for its turn."""
-        self._held += data
-        self._unproved += len(data)
+        if not guard.rationed:
+            self._side.paid(self._shake)
+            return
+        self._unproved += nbytes
         if self._unproved > UNPROVED_MAX:
             raise WireError(f"it sent {self._unproved} bytes before it had proved who it is")
-        if data and self._transport is not None:
+        if self._transport is not None:
             self._transport.pause_reading()
-            self._side.turn(self._shake)
-        return b""
+        self._side.turn(self._shake)
 
     def _shake(self) -> None:
         """It is our turn."""

@@ -13,14 +13,17 @@ from dataclasses import dataclass
 
 from pccl.core.effects.peer_effects import AcceptLane, Dial, PeerEffect
 from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneOffered, PeerEvent
+from pccl.core.fields import Flow
 from pccl.core.messages.lanes import LaneAnswer
 from pccl.dataplane.connection import Connection
 from pccl.logs import Teller
-from pccl.net import handshake, proving, sockets
+from pccl.net import flows, handshake, proving, sockets
 from pccl.net.bounds import Bounds
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Driver
+from pccl.net.flows import Counters
 from pccl.net.listening import Listener, Strangers
+from pccl.net.pacing import Pacing
 from pccl.net.proving import Keys, LaneSecurity, Offer
 from pccl.types import short
 from pccl.wire.framing import Purpose, WireError, preamble
@@ -34,7 +37,10 @@ LaneKey = tuple[int, int]
 @dataclass
 class _Lane:
     connection: Connection
+    sock: socket.socket
     lent: bool = False
+    counted: Counters | None = None
+    """What the kernel had counted when it was last lent."""
     doomed: bool = False
     """To be closed as soon as the data plane gives it back."""
 
@@ -54,6 +60,8 @@ class Lanes:
         self._offers: dict[int, Offer] = {}
         self._dials: dict[LaneKey, asyncio.Task[None]] = {}
         self._lanes: dict[LaneKey, _Lane] = {}
+        self._congestion_control = bounds.uplink.congestion_control
+        self._pacing = Pacing(bounds.uplink.max_upload_mbps)
         self._security: LaneSecurity | None = None
         self._keys = Keys()
 
@@ -205,15 +213,18 @@ class Lanes:
         else:
             self._forget(key)
 
-    def lend(self, keys: Iterable[LaneKey]) -> list[Connection] | None:
-        """The connections of these lanes, not watched by us from now on; None when one of them is gone."""
-        lanes = [self._lanes.get(key) for key in keys]
-        standing = [lane for lane in lanes if lane is not None and not lane.doomed]
+    def lend(self, keys: Iterable[LaneKey], sends: bool = True) -> list[Connection] | None:
+        """The connections of these lanes, not watched by us from now on; None when one of them is gone. `sends`: more
+        than answers goes out on them."""
+        lanes = {key: self._lanes.get(key) for key in keys}
+        standing = [lane for lane in lanes.values() if lane is not None and not lane.doomed]
         if len(standing) != len(lanes):
             return None
+        if sends:
+            self._pacing.lend({key: lane.sock for key, lane in zip(lanes, standing, strict=True)})
         for lane in standing:
             self._unwatch(lane)
-            lane.lent = True
+            lane.lent, lane.counted = True, flows.read(lane.sock)
         return [lane.connection for lane in standing]
 
     def hand_over(self, key: LaneKey) -> Connection | None:
@@ -222,12 +233,19 @@ class Lanes:
         if lane is None:
             return None
         self._unwatch(lane)
+        self._pacing.carry_parcels(key, lane.sock)
         return lane.connection
+
+    def flow(self, keys: Iterable[LaneKey]) -> Flow:
+        """What went over these lanes since they were lent."""
+        lent = [lane for key in keys if (lane := self._lanes.get(key)) is not None and lane.lent]
+        return flows.flow((lane.counted, flows.read(lane.sock)) for lane in lent)
 
     def give_back(self, keys: Iterable[LaneKey], broken: Iterable[LaneKey]) -> None:
         """The data plane has let go of these lanes, and some of them are of no more use."""
-        unusable = set(broken)
-        for key in set(keys):
+        keys, unusable = set(keys), set(broken)
+        self._pacing.give_back(keys)
+        for key in keys:
             lane = self._lanes.get(key)
             if lane is None:
                 continue  # The attempt could not begin because this one was gone.
@@ -239,8 +257,8 @@ class Lanes:
 
     def _stand(self, key: LaneKey, sock: socket.socket, connection: Connection) -> None:
         self.close(key)
-        sockets.tune_lane(sock)
-        self._lanes[key] = _Lane(connection)
+        sockets.tune_lane(sock, self._congestion_control)
+        self._lanes[key] = _Lane(connection, sock)
         self._watch(key, self._lanes[key])
 
     def _forget(self, key: LaneKey) -> None:

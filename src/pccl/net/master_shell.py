@@ -203,7 +203,8 @@ class MasterShell:
             closed=partial(self._closed, number),
             kept=self._kept,
             is_member=lambda: self._core.is_member(number),
-            turn=partial(self._turns.ask, number, origin_of(host)),
+            turn=lambda step: self._turns.ask(number, self._line(number), step),
+            paid=lambda step: self._turns.pay(number, self._line(number), step),
         )
         end = MasterEnd(side, self._door.guard() if self._door is not None else None)
         self._guests[number] = _Guest(end, host, Allowance(self._loop.time()))
@@ -213,6 +214,12 @@ class MasterShell:
         opening.add_done_callback(lambda task: sock.close() if task.cancelled() else None)
         self._openings.add(opening)
         opening.add_done_callback(self._openings.discard)
+
+    def _line(self, number: int) -> str:
+        """In which this connection waits for its turn. Those that have shown a token are not in the way of others of
+        the same address."""
+        guest = self._guests[number]
+        return origin_of(guest.host) + (f" {guest.end.bearer.name}" if guest.end.bearer is not None else "")
 
     async def _attach(self, number: int, end: MasterEnd, sock: socket.socket) -> None:
         try:

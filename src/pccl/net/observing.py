@@ -25,7 +25,8 @@ class Unreachable(Exception):
         super().__init__(cause)
         self.phase = phase
         """`resolve`: the name has no address; `connect`: no program takes the connection; `answer`: one did, and no
-        answer came; `protocol`: what answers is no master of this release; `refused`: it is, and does not answer."""
+        answer came; `door`: what answers does not let us in, or has not proved to be the master; `protocol`: it is no
+        master of this release; `refused`: it is, and does not answer."""
 
 
 async def resolve(address: Address, timeout_s: float) -> list[str]:
@@ -73,7 +74,7 @@ async def ask(
             end.send(encode(question))
             refusal = await end.greeted
             if refusal:
-                raise Unreachable("protocol", refusal)
+                raise Unreachable("door", refusal)
             answer = decode_to_observer(await body)
     except TimeoutError:
         raise Unreachable("answer", f"it took the connection, and sent nothing within {timeout_s:g} s") from None

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import assert_never
 
+from msgspec import structs
+
 from pccl.core.effects.both import Note, Tick
 from pccl.core.effects.peer_effects import (
     AbortAttempt,
@@ -57,7 +59,7 @@ from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
 from pccl.net.express import Express
 from pccl.net.flight import FlightRecorder
-from pccl.net.lanes import LaneKey, Lanes
+from pccl.net.lanes import Lanes
 from pccl.net.proving import LaneSecurity
 from pccl.net.sockets import in_words
 from pccl.net.transfers import Transfers
@@ -96,7 +98,7 @@ class PeerShell:
         self._calls: dict[int, Callable[[Answer], None]] = {}
         self.flights: FlightRecorder | None = None
         """Where its collectives are recorded."""
-        self._attempts: dict[tuple[int, int], set[LaneKey]] = {}
+        self._attempts: dict[tuple[int, int], StartAttempt] = {}
         self._stopped = False
 
     # ── for the communicator ─────────────────────────────────────────────────────────────────────────────────────────
@@ -284,9 +286,9 @@ class PeerShell:
         self._calls.pop(call)(answer)
 
     def _start_attempt(self, effect: StartAttempt) -> None:
-        to_next, from_prev = self._lanes.lend(effect.to_next), self._lanes.lend(effect.from_prev)
-        keys = {*effect.to_next, *effect.from_prev}
-        self._attempts[effect.tag, effect.attempt] = keys
+        to_next = self._lanes.lend(effect.to_next)
+        from_prev = self._lanes.lend(effect.from_prev, sends=False)
+        self._attempts[effect.tag, effect.attempt] = effect
         if to_next is None or from_prev is None:
             # One broke after the core's last look at it; those that stand are given back untouched.
             self._attempt_ended(AttemptEnded(effect.tag, effect.attempt, "a lane broke before the attempt began"))
@@ -299,8 +301,10 @@ class PeerShell:
         self._data_plane.start(effect, to_next, from_prev, ended)
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
-        self._lanes.give_back(self._attempts.pop((event.tag, event.attempt)), event.broken)
-        self._post(event)
+        effect = self._attempts.pop((event.tag, event.attempt))
+        flow = self._lanes.flow(effect.to_next)
+        self._lanes.give_back({*effect.to_next, *effect.from_prev}, event.broken)
+        self._post(structs.replace(event, flow=flow))
 
     # ── the control connection ───────────────────────────────────────────────────────────────────────────────────────
 

@@ -12,7 +12,12 @@ import socket
 import struct
 import sys
 import threading
+from pathlib import Path
 from weakref import WeakSet
+
+from pccl.core.rules.schedule import NEAR_S, SEGMENT_BYTES_FAR
+from pccl.errors import UsageError
+from pccl.uplink import Uplink
 
 _KEEPALIVE_IDLE_S = 15
 _KEEPALIVE_INTERVAL_S = 5
@@ -131,19 +136,69 @@ enough for both ends to be at work, and bytes in a small buffer are still in the
 512 KiB and 1 MiB the last was the fastest for one lane, by a third over the first."""
 
 
-def tune_lane(sock: socket.socket) -> None:
+FAR_UNSENT_BYTES = 2 * SEGMENT_BYTES_FAR
+"""Of a lane that leads far, what may wait in the kernel and is not sent yet. What waits there can go no other way: by
+default that is megabytes, seconds of a lane that has lost something, while other lanes are done. The kernel asks for
+more when less than half is left, one segment: at 100 Mbit/s that is 5 ms of work, and a thread that moves bytes comes
+by within one; a segment that is begun then is taken whole."""
+
+
+ALLOWED = Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
+SO_MAX_PACING_RATE = 47
+"""Of `asm-generic/socket.h`, which Python does not name. TCP paces by itself since Linux 4.13."""
+
+
+def check_uplink(uplink: Uplink) -> None:
+    """Raises `UsageError` where the kernel does not do what is asked for."""
+    if uplink.max_upload_mbps and sys.platform != "linux":
+        raise UsageError(
+            "max_upload_mbps (PCCL_MAX_UPLOAD_MBPS) must be 0 on this system: only Linux paces; leave it out"
+        )
+    if not uplink.congestion_control:
+        return
+    with _make(socket.AF_INET) as sock:
+        try:
+            _control_congestion(sock, uplink.congestion_control)
+        except OSError as error:
+            allowed = ALLOWED.read_text().strip() if ALLOWED.exists() else "nothing else than its default"
+            raise UsageError(
+                f"congestion_control (PCCL_CONGESTION_CONTROL) must be one that this kernel allows ({allowed}), got "
+                f"{uplink.congestion_control!r} ({in_words(error)}); choose one of these, or let root load it "
+                f"(modprobe tcp_{uplink.congestion_control}) and add it to net.ipv4.tcp_allowed_congestion_control"
+            ) from None
+
+
+def _control_congestion(sock: socket.socket, name: str) -> None:
+    if not hasattr(socket, "TCP_CONGESTION"):
+        raise OSError(errno.ENOPROTOOPT, os.strerror(errno.ENOPROTOOPT))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+
+
+def pace(sock: socket.socket, bytes_s: float) -> None:
+    """From now on the connection sends no faster."""
+    with contextlib.suppress(OSError):  # Broken already.
+        sock.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("@Q", max(1, int(bytes_s))))
+
+
+def tune_lane(sock: socket.socket, congestion_control: str = "") -> None:
     """Options for a connection that carries tensors.
 
     Between machines buffers are left to the kernel, which grows them with the bandwidth-delay product (a size set by
     hand would end that), and so is congestion control. Inside one machine there is neither delay nor congestion: small
-    buffers stay in the cache, and a control that paces (bbr) would more than halve the rate."""
+    buffers stay in the cache, and a control that paces (bbr) would more than halve the rate. Of a near link a
+    collective uses one lane, so there is no other that segments could go by."""
+    if congestion_control:
+        with contextlib.suppress(OSError):  # It was allowed when it was looked at: this connection has broken since.
+            _control_congestion(sock, congestion_control)
     if not _is_loopback(sock):
+        if hasattr(socket, "TCP_NOTSENT_LOWAT") and round_trip_us(sock) > NEAR_S * 1e6:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, FAR_UNSENT_BYTES)
         return
     for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
         sock.setsockopt(socket.SOL_SOCKET, option, LOOPBACK_BUFFER_BYTES)
-    if hasattr(socket, "TCP_CONGESTION"):
+    if not congestion_control:
         with contextlib.suppress(OSError):  # Not allowed here: slower, not wrong.
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+            _control_congestion(sock, "reno")
 
 
 _UNKNOWN_ROUND_TRIP = (1 << 32) - 1

@@ -98,7 +98,9 @@ class Transfers:
         if holding is None:
             self._decline(effect)
             return
-        lent = [(keys, sockets) for keys in effect.lanes if (sockets := self._lanes.lend(keys)) is not None]
+        lent = [
+            (keys, sockets) for keys in effect.lanes if (sockets := self._lanes.lend(keys, not effect.pull)) is not None
+        ]
         if not lent:
             self._report(TransferEnded(effect.attempt, "every lane broke before it began"))
             return
@@ -154,9 +156,10 @@ class Transfers:
         if running.counts:
             self._traffic = Traffic(report.sent_bytes, report.received_bytes)
             self._pulling, self._written = False, self._written or report.placed_bytes > 0
+        flow = self._lanes.flow(running.keys)
         self._lanes.give_back(running.keys, broken)
         self._tell(running, report)
-        self._report(TransferEnded(attempt, report.cause, broken))
+        self._report(TransferEnded(attempt, report.cause, broken, flow))
 
     def _tell(self, running: _Running, report: Report) -> None:
         """One line for each transfer: its end is news as well as its beginning, and a warning if it came early."""

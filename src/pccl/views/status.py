@@ -89,6 +89,7 @@ def row(peer: PeerStatus) -> Row:
     trip = "" if peer.round_trip_s is None else f"{peer.round_trip_s * 1e3:.1f} ms"
     rank = "" if peer.rank is None else str(peer.rank)
     name = f"{peer.name} ({peer.peer[:8]})" if peer.name else peer.peer[:8]
+    name += f", party {peer.party}" if peer.party else ""
     process = f"{peer.machine} {peer.pid}" if peer.pid else peer.machine
     return Row(rank, name, peer.stage, str(peer.group), process, where, trip, span(peer.age_s))
 

@@ -15,7 +15,7 @@ import struct
 from enum import IntEnum
 
 MAGIC = b"PCCL"
-VERSION: int = 2
+VERSION: int = 3
 """Both ends must have the same; any change to a message's meaning or to its required fields is a new one."""
 
 PREAMBLE_BYTES = 8

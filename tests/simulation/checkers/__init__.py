@@ -8,10 +8,12 @@ from tests.simulation.checkers.membership import NobodyWaitsForTheDead, NoInnoce
 from tests.simulation.checkers.names import SentencesHaveNames
 from tests.simulation.checkers.observers import ObserversStayOutside
 from tests.simulation.checkers.outcomes import OneOutcome, RightSum
+from tests.simulation.checkers.parties import NobodyWaitsForHalves, WholeParties
 from tests.simulation.checkers.recovery import KicksAreJust, NoGaps, NothingInvented, OneLog
 from tests.simulation.checkers.rights import OnlyOperatorsKick, VotesAreLimited
 from tests.simulation.checkers.rings import FreshSizes, OneRing
 from tests.simulation.checkers.states import HighestWins, NobodyUsurps, OneState, OneStrategy, SourcesHold
+from tests.simulation.checkers.widths import Widths
 
 ALL: tuple[type[Checker], ...] = (
     OneOutcome,
@@ -38,6 +40,8 @@ ALL: tuple[type[Checker], ...] = (
     NobodyWaitsForTheDead,
     RingsStand,
     VisitorsStayOutside,
+    WholeParties,
+    NobodyWaitsForHalves,
     AllVotes,
     NoSilentWait,
     AwaitedPeersKnow,
@@ -45,6 +49,7 @@ ALL: tuple[type[Checker], ...] = (
     ObserversStayOutside,
     OnlyOperatorsKick,
     VotesAreLimited,
+    Widths,
 )
 
 NAMES = (

@@ -73,7 +73,7 @@ class AwaitedPeersKnow(Checker):
         if message.call in map(tag_name, known.initiated):
             raise self.fail(f"{known.peer[:8]} has voted for {message.call}, and is told that others wait for it there")
         others = [each for each in self.ledger.known.values() if each is not known]
-        if not any(each.waits for each in others):
+        if not any(each.waits and not (each.topology is None and self.ledger.half(each)) for each in others):
             raise self.fail(f"{known.peer[:8]} is told that others wait in {message.call}, and none does")
 
     def sampled(self) -> None:
@@ -151,7 +151,9 @@ class NoSilentWait(Checker):
         missing: set[PeerId] = set()
         if known.visits:
             missing.add(known.peer)  # One that comes again so soon waits for nobody but itself.
-        if known.topology is None:
+        if known.topology is None and self.ledger.half(known):
+            missing.add(known.peer)  # It waits for peers of its own machine, of which there is no name yet.
+        elif known.topology is None:
             missing |= {each.peer for each in others if not each.updating}
         if known.updating:
             missing |= {each.peer for each in others if not each.updating}

@@ -3,9 +3,10 @@
 from typing import TYPE_CHECKING
 
 from pccl.core.effects.peer_effects import Answer, Committed, Failure, FailureKind, InSync
-from pccl.core.effects.peer_events import ArePeersPending, CallCollective, Request, SyncShared
+from pccl.core.effects.peer_events import ArePeersPending, CallCollective, Request, SyncShared, WaitAccepted
 from pccl.core.messages.to_peer import Kick, Start, ToPeer, Withdrawn
 from pccl.core.rules.election import NO_OFFER
+from tests.simulation import machines
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
 
@@ -179,12 +180,14 @@ class BoundedWaits(Checker):
         if any(host is not None and host.hostile for host in hosts):
             self._hostile_s += theatre.scheduler.now - self._sampled_at
         self._sampled_at = theatre.scheduler.now
-        for (name, call), (since, faults, request) in list(self._open.items()):
+        for (name, call), (_, faults, request) in list(self._open.items()):
             host = theatre.hosts_by_name[name]
             if host.crashed:
                 del self._open[name, call]
                 continue
-            waited = self._now() - since
+            if isinstance(request, WaitAccepted) and machines.half(host):
+                self._open[name, call] = (self._now(), self._faults(), request)  # Its own machine lets it wait.
+            waited = self._now() - self._open[name, call][0]
             bound = theatre.wait_bound_s() * (1 + self._faults() - faults + theatre.standing_faults())
             if waited > bound and not host.frozen:
                 raise self.fail(

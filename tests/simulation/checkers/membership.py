@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING
 from pccl.core.effects.master import MasterEvent
 from pccl.core.effects.peer_effects import Answer, Failure, FailureKind
 from pccl.core.fields import KickKind
+from pccl.core.master.recovery.away import TOGETHER_S
 from pccl.core.messages.to_peer import Kick, Outcome, PendingAnswer, Start, ToPeer, Topology
 from pccl.types import PeerId
+from tests.simulation import machines
 from tests.simulation.checkers.base import Checker
 from tests.simulation.ledger import Known
 from tests.simulation.master_host import NOTICED_S
@@ -45,6 +47,10 @@ class NoInnocentLost(Checker):
             return
         if message.kind in (KickKind.LATE, KickKind.OTHER_RUN) and host.identity.peer in self.ledger.unlinked:
             return  # Its connection broke, and somebody said that the last link to it did, too.
+        if "its party" in message.reason and self._lost_some_of_its_party(host):
+            return
+        if message.kind is KickKind.PARTY and self._takes_a_place_of_the_dead(host, message.reason):
+            return
         how = "accepted" if known.topology is not None else "a candidate"
         named = self.theatre.named_in(message.reason)
         if not self.theatre.reach.troubles(host) and not self._hostile_rival(known, named):
@@ -53,6 +59,20 @@ class NoInnocentLost(Checker):
             raise self.fail(f"the refusal of {host.name} does not name the pair: {message.reason}")
         if self._has_a_place(known, host):
             raise self.fail(f"{host.name} is {how} and has a place in a ring, and is kicked: {message.reason}")
+
+    def _lost_some_of_its_party(self, host: "PeerHost") -> bool:
+        """One has ended; or goes in this very event, see `WholeParties`, or has come again as a candidate."""
+        here = [self.ledger.find(mate.identity.peer) for mate in machines.mates(host)]
+        leaving = [each is None or each.topology is None or each.connection in self.ledger.leaving for each in here]
+        return machines.half(host) or any(leaving)
+
+    def _takes_a_place_of_the_dead(self, host: "PeerHost", reason: str) -> bool:
+        """The same rank of its machine was a candidate before it, and the master does not know yet that it has gone."""
+        named = [
+            each for each in self.theatre.hosts_by_name.values() if each.identity.peer in self.theatre.named_in(reason)
+        ]
+        before = [each for each in named if each is not host and each.identity.party == host.identity.party]
+        return bool(before) and all(each.gone or each.harms for each in before)
 
     def _seal_in_different_ways(self, named: set[PeerId]) -> bool:
         hosts = [host for host in self.theatre.hosts_by_name.values() if host.identity.peer in named]
@@ -163,6 +183,8 @@ class NobodyWaitsForTheDead(Checker):
         lost = [known for known in away if not self.ledger.linked(known)]
         self._since = {known.peer: self._since.get(known.peer, now) for known in lost}
         for known in lost:
+            if known.left_at is not None and (now - known.left_at <= TOGETHER_S or self.theatre.master_paused):
+                continue
             waited_s = now - self._since[known.peer]
             long = waited_s > self.theatre.plan.master_limits.reunion_s and not self.theatre.master_paused
             if known.doubted or long:

@@ -147,7 +147,7 @@ class OneLog(Checker):
             return
         key = self._masters[known.peer], known.peer
         self._handled[key] = number = self._handled.get(key, 0) + 1
-        if self.theatre.given_up(known):
+        if self.theatre.given_up(known) or isinstance(event.message, Leave):
             return  # The tail of a connection whose peer may have joined again since.
         meant = self._sent[host.name].messages.get(number)
         if meant != event.message:

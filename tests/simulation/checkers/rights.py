@@ -81,7 +81,9 @@ class VotesAreLimited(Checker):
             missing: dict[tuple[str, PeerId], float] = {}
             for call in ("updating", "asking"):
                 absent = [each.peer for each in accepted if not getattr(each, call)]
-                if 2 * len(absent) < len(accepted):
+                parties = [each.party for each in accepted if each.peer in absent and each.party.name]
+                going = [each for each in accepted if each.peer in absent or each.party in parties]
+                if 2 * len(going) < len(accepted):
                     # One that waits itself, for links or a collective, is looked at when it has nothing to wait for.
                     idle = [each.peer for each in accepted if each.peer in absent and not each.waits]
                     missing |= {(call, peer): self._since.get((call, peer), now) for peer in idle}

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from tests.simulation import aimed
 from tests.simulation.checkers import NAMES
-from tests.simulation.mutants import calls, membership, recovery, states, words
+from tests.simulation.mutants import calls, membership, parties, recovery, states, widths, words
 from tests.simulation.mutants.mutant import Mutant
 from tests.simulation.runner import Verdict, play
 
@@ -16,8 +16,10 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     **membership.MUTANTS,
     **calls.MUTANTS,
     **states.MUTANTS,
+    **parties.MUTANTS,
     **recovery.MUTANTS,
     **words.MUTANTS,
+    **widths.MUTANTS,
 }
 
 
@@ -37,4 +39,4 @@ def _plays(mutant: Mutant, plays_max: int) -> Iterator[Verdict]:
     if mutant.aimed:
         return map(aimed.play, aimed.sample(plays_max, 0, (mutant.aimed,)))
     seeds = range(mutant.first, mutant.first + plays_max)
-    return (play(seed, hostile=mutant.hostile) for seed in seeds)
+    return (play(seed, hostile=mutant.hostile, parties=mutant.parties) for seed in seeds)

@@ -19,6 +19,8 @@ class Mutant(Struct, frozen=True):
     """The seed to begin with: some rules matter only in one play of hundreds."""
     hostile: bool = False
     """Its seeds are played with enemies in each."""
+    parties: bool = False
+    """Its seeds are played with machines of several peers in each."""
     aimed: str = ""
     """Aimed schedules of this family are played instead of seeds: no seed in hundreds has the luck."""
 

@@ -13,8 +13,8 @@ from pccl.core.rules import election
 from tests.simulation.mutants.mutant import Mutant
 
 
-def _report_without_cause(self: Any, member: Any, attempt: int, cause: str) -> None:
-    _REPORT_SYNC(self, member, attempt, "")
+def _report_without_cause(self: Any, member: Any, attempt: int, cause: str, flow: Any) -> None:
+    _REPORT_SYNC(self, member, attempt, "", flow)
 
 
 def _popular_only(eligible: Any) -> Any:

@@ -69,6 +69,8 @@ class Committed(Struct, frozen=True):
     """The peer that voted last: the others waited for it."""
     pending: bool = False
     """Candidates waited to be admitted when it started: the same for all who took part."""
+    lanes: int = 0
+    """Of each link that it ran over; 0 without a ring."""
 
 
 class InSync(Struct, frozen=True):

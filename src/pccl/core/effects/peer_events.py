@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 from pccl.core.effects.both import Tick
-from pccl.core.fields import CollectiveSpec
+from pccl.core.fields import CollectiveSpec, Flow
 from pccl.core.messages.lanes import LaneHello
 from pccl.core.messages.to_peer import ToPeer
 from pccl.types import SharedStateSyncStrategy
@@ -128,6 +128,8 @@ class AttemptEnded(Struct, frozen=True):
     """(link, lane) of lanes that did not end on a segment boundary: they are closed already."""
     digest: bytes = b""
     """Of the result; empty without one, or where peers have different ones by design."""
+    flow: Flow = Flow()
+    """On the lanes to the next peer."""
 
 
 class TransferEnded(Struct, frozen=True):
@@ -137,6 +139,8 @@ class TransferEnded(Struct, frozen=True):
     cause: str
     broken: tuple[tuple[int, int], ...] = ()
     """(link, lane) of lanes that did not end on the boundary of a message: they are closed already."""
+    flow: Flow = Flow()
+    """On all of its lanes."""
 
 
 ConnectionEvent = MasterUp | MasterClosed | Tick

@@ -20,7 +20,8 @@ from pccl.core.master.link import UNDECIDED, Link
 from pccl.core.master.links import Links
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.roster import Member, MemberStage
-from pccl.core.messages.to_peer import INTRODUCED_MAX, Introduce, Kick, Named, TopologyUpdated
+from pccl.core.messages.to_peer import INTRODUCED_MAX, Introduce, Kick, TopologyUpdated
+from pccl.core.names import shown
 from pccl.core.rules.ballot import Ballot
 from pccl.core.rules.ring import Pair, arrange, mesh, pairs
 from pccl.core.rules.schedule import parcel_bytes
@@ -104,13 +105,13 @@ class Admission(Part):
 
     def _introduce(self, ring: tuple[PeerId, ...]) -> None:
         """Send the names of those that are new in a ring to the others, and to them all of them."""
-        members, called = self._roster.accepted, self._roster.names.of
+        members = self._roster.accepted
         new = [peer for peer in ring if not members[peer].introduced]
         known = [peer for peer in ring if members[peer].introduced]
-        for peers, named in ((known, called(new)), (new, called(ring) if new else ())):
+        for peers, others in ((known, new), (new, ring if new else ())):
+            named = self._roster.named(others)
             for start in range(0, len(named), INTRODUCED_MAX):
-                portion = tuple(Named(*each) for each in named[start : start + INTRODUCED_MAX])
-                self._outbox.send(peers, Introduce(portion))
+                self._outbox.send(peers, Introduce(named[start : start + INTRODUCED_MAX]))
         for peer in new:
             members[peer].introduced = True
 
@@ -122,6 +123,18 @@ class Admission(Part):
             self._close_ring(group)
         if accepted:
             self.push()
+        self._withdraw([each for each in gone if each.tried])
+
+    def _withdraw(self, gone: Sequence[Departure]) -> None:
+        """These were tried, and are gone: the rest of their parties are candidates again, without a place here."""
+        lost = [each.member.party for each in gone if each.member.party.size > 1]
+        trial = self.trial or {}
+        back = [member for member in trial.values() if member.party in lost]
+        for member in back:
+            del trial[member.peer]
+            member.enter(MemberStage.CANDIDATE)
+        for group in _groups(back):
+            self.rewire(group, gone[0].now)
 
     def lose(self, gone: Departure) -> None:
         """One of them."""
@@ -151,9 +164,10 @@ class Admission(Part):
     def _begin(self, now: float) -> bool:
         """Every accepted peer has voted; with none accepted there is none to ask, and the candidates go ahead."""
         carried = self.ballot.complete or (not self._roster.accepted and now >= self.begin_at)
-        if not carried or not (self.ballot.votes or self._roster.candidates):
+        tried = self._roster.ready(now if self._roster.accepted else inf) if carried else {}
+        if not carried or not (self.ballot.votes or tried):
             return False
-        self.trial = self._roster.ready(now) if self._roster.accepted else dict(self._roster.candidates)
+        self.trial = tried
         odd = self.candidates.settle_lanes(self.trial.values())
         for member in self.trial.values():
             member.enter(MemberStage.TRIED)
@@ -180,8 +194,8 @@ class Admission(Part):
 
     def next_deadline(self) -> float | None:
         """When a run can begin with the candidates that wait."""
-        waits = self._roster.candidates and not self._roster.accepted and self.trial is None
-        return self.begin_at if waits and 0.0 < self.begin_at < inf else None
+        soon = not self._roster.accepted and self.trial is None and 0.0 < self.begin_at < inf
+        return self.begin_at if soon and self._roster.ready() else None
 
     def _commit(self, now: float) -> None:
         assert self.trial is not None, "commit follows a trial"
@@ -194,7 +208,9 @@ class Admission(Part):
             self.candidates.admitted(admitted.values())
             self.links.forgive()
             here = count_peers(len(self._roster.accepted))
-            sentence = f"epoch {self._roster.epoch}: {names(admitted)} joined; {here}"
+            parties = dict.fromkeys(shown(each.party_called) for each in admitted.values() if each.party_called)
+            whole = f" (party {', '.join(parties)})" if parties else ""
+            sentence = f"epoch {self._roster.epoch}: {names(admitted)}{whole} joined; {here}"
             self._outbox.announce(Note(sentence, "joined", peer=next(iter(admitted)) if len(admitted) == 1 else ""))
             self.push()
         self._outbox.send(self.ballot.votes, TopologyUpdated(self._roster.updated))
@@ -286,7 +302,7 @@ class Admission(Part):
 
     def waits(self) -> list[Wait]:
         """Voters and candidates."""
-        sentence, candidates = self._explain(), self._roster.candidates
+        sentence, candidates = self._explain(), self._roster.ready()
         if not sentence:
             return []
         since = self.ballot.since if self.ballot.votes else min(each.joined_at for each in candidates.values())
@@ -300,7 +316,7 @@ class Admission(Part):
         """Candidates that wait for a Communicator of their own process, such as a notebook's that was run twice."""
         members = self._roster.accepted
         older = {members[peer].label.process: peer for peer in missing}
-        for peer, label in ((peer, each.label) for peer, each in self._roster.candidates.items()):
+        for peer, label in ((peer, each.label) for peer, each in self._roster.ready().items()):
             if label.process and label.process in older:
                 pair, where = f"{short(older[label.process])} and {short(peer)}", f"pid {label.pid} on {label.machine}"
                 return f"; {pair} are two Communicators of one process ({where}): close() the older one"
@@ -308,7 +324,7 @@ class Admission(Part):
 
     def waited_for(self) -> Iterable[PeerId]:
         """The peers that have not voted: candidates wait for them even before the first vote is cast."""
-        if self.trial is None and (self.ballot.votes or self._roster.candidates):
+        if self.trial is None and (self.ballot.votes or self._roster.ready()):
             return [peer for peer in self._roster.accepted if peer not in self.ballot.votes]
         return ()
 
@@ -319,13 +335,13 @@ class Admission(Part):
             return f"admission of {names(self.trial)} waits for {links}"
         if self.ballot.votes:
             return self.ballot.explain()
-        if self._roster.candidates and not self._roster.accepted:
-            wait_s = self.begin_at - min(each.joined_at for each in self._roster.candidates.values())
-            held = f"candidates {names(self._roster.candidates)} wait{f' up to {wait_s:.0f} s' if wait_s > 0 else ''}"
+        candidates = self._roster.ready()
+        if candidates and not self._roster.accepted:
+            wait_s = self.begin_at - min(each.joined_at for each in candidates.values())
+            held = f"candidates {names(candidates)} wait{f' up to {wait_s:.0f} s' if wait_s > 0 else ''}"
             return f"{held}: peers of an earlier run may come back first" if wait_s < inf else ""
-        if self._roster.candidates:
-            waiting, accepted = names(self._roster.candidates), names(self._roster.accepted)
-            return f"candidates {waiting} wait for {accepted} to call update_topology"
+        if candidates:
+            return f"candidates {names(candidates)} wait for {names(self._roster.accepted)} to call update_topology"
         return ""
 
 

@@ -44,7 +44,7 @@ class Arrivals(Part):
             self._outbox.close(event.connection)
             return
         if Rights.JOIN not in event.rights:
-            reason = "this connection may not join: its token is for observing or operating; use one of the role peer"
+            reason = "this connection may not join: its role is to observe or operate; join with the role peer"
             self._outbox.kick(event.connection, Kick(KickKind.NO_RIGHT, reason))
             return
         if self._roster.member(first.me.peer) is None:
@@ -97,7 +97,7 @@ class Arrivals(Part):
             reason = f"{VISITORS_MAX} visitors are here already; come later, or connect without prefetch_shared_state"
             return Kick(KickKind.FULL, reason)
         candidates = self._admission.candidates
-        return candidates.other_lanes(me) or (None if me.visits else candidates.objection(host))
+        return candidates.other_lanes(me) or (None if me.visits else candidates.objection(me, host))
 
     def _full(self) -> Kick:
         return Kick(KickKind.FULL, f"the run is full: {count_peers(self._limits.peers_max)} (peers_max of the master)")

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from pccl.core.effects.both import Note
 from pccl.core.fields import Identity, KickKind
 from pccl.core.master.part import Common, Departure, Part
+from pccl.core.master.parties import Parties
 from pccl.core.master.roster import Member, MemberStage
 from pccl.core.messages.to_peer import Kick
 from pccl.core.rights import is_local
@@ -43,11 +44,12 @@ class Candidates(Part):
 
     def __init__(self, common: Common) -> None:
         super().__init__(common)
+        self.parties = Parties(common)
         self._failed: dict[str, Failed] = {}
         """By address."""
 
-    def objection(self, host: str) -> Kick | None:
-        """Why one more cannot wait; None if it can."""
+    def objection(self, me: Identity, host: str) -> Kick | None:
+        """Why this one cannot wait as one more; None if it can."""
         candidates, limits = self._roster.candidates.values(), self._limits
         if len(candidates) >= limits.candidates_max:
             return Kick(KickKind.FULL, f"{len(candidates)} candidates wait already (candidates_max); come again later")
@@ -55,7 +57,7 @@ class Candidates(Part):
         if host and not is_local(host) and here >= limits.address_candidates_max:
             reason = f"{here} candidates from {host} wait already (address_candidates_max); come again later"
             return Kick(KickKind.FULL, reason)
-        return None
+        return self.parties.objection(me)
 
     def arrive(self, member: Member, now: float) -> None:
         """One has come: it rests if others from its address have failed before."""

@@ -15,6 +15,7 @@ from pccl.core.effects.both import Note
 from pccl.core.fields import CollectiveSpec
 from pccl.core.master import rounds
 from pccl.core.master.collective import Collective, CollectiveStage
+from pccl.core.master.lanes import Lanes
 from pccl.core.master.link import Link
 from pccl.core.master.links import Links
 from pccl.core.master.part import Common, Departure, Part, Wait
@@ -36,8 +37,10 @@ LINKS_NAMED_MAX = 3
 class Collectives(Part):
     """The collectives of all groups."""
 
-    def __init__(self, common: Common, links: Links) -> None:
+    def __init__(self, common: Common, links: Links, lanes: Lanes) -> None:
         super().__init__(common)
+        self._lanes = lanes
+        lanes.users.append(self)
         self._touched: dict[int, None] = {}
         """Groups in which a collective may start, or the outcome of an aborted one may be sent."""
         self._links = links
@@ -143,8 +146,10 @@ class Collectives(Part):
         del collective.unreported[member.peer]
         if isinstance(report, Done):
             collective.digests[member.peer] = report.digest
+            self._lanes.add(member, report.flow)
             self._check_reports(collective, now)
         elif collective.stage is CollectiveStage.RUNNING:
+            self._lanes.spoil(member.group)
             self._abort(collective, f"failed at {short(member.peer)}: {report.cause}", now)
         else:
             self._check_reports(collective, now)
@@ -185,11 +190,16 @@ class Collectives(Part):
     def break_link(self, link: Link, cause: str, now: float) -> None:
         """A link is down: nothing that runs over it can finish, and parcels that it carried may be lost."""
         for collective in list(self._collectives.get(link.group, {}).values()):
+            if collective.stage is CollectiveStage.RUNNING and collective.uses(link):
+                self._abort(collective, cause, now)
+        self.remade(link)
+
+    def remade(self, link: Link) -> None:
+        """Parcels that were on their way over it are lost."""
+        for collective in self._collectives.get(link.group, {}).values():
             if collective.stage in (CollectiveStage.VOTING, CollectiveStage.READY):
                 for end in link.ends:
                     collective.parcels.pop(end, None)
-            elif collective.stage is CollectiveStage.RUNNING and collective.uses(link):
-                self._abort(collective, cause, now)
         self._touched[link.group] = None
 
     # ── transitions ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -254,7 +264,7 @@ class Collectives(Part):
 
     def _free_lanes(self, group: int) -> tuple[int, ...]:
         used = {lane for collective in self.holding_lanes(group) for lane in collective.lanes}
-        return tuple(lane for lane in range(self._roster.lanes[group]) if lane not in used)
+        return tuple(lane for lane in range(self._links.ring_lanes(group)) if lane not in used)
 
     def _start(self, collective: Collective, lanes: tuple[int, ...], now: float) -> None:
         """Start it over these lanes of its ring; without lanes, with what came along with the votes."""
@@ -263,7 +273,9 @@ class Collectives(Part):
         collective.unreported = dict.fromkeys(collective.ring)
         collective.become(CollectiveStage.RUNNING, now)
         self._links.use(collective.group, now)
-        segments = segment_bytes(collective.spec, len(collective.ring), max(1, len(lanes)))
+        self._lanes.begin(collective.group, now)
+        round_trip_s = self._links.round_trip_s(collective.group)
+        segments = segment_bytes(collective.spec, len(collective.ring), max(1, len(lanes)), round_trip_s)
         parcels = () if lanes else tuple(collective.parcels[peer] for peer in collective.ring)
         attempt = (collective.tag, collective.attempt, self._roster.epoch)
         last = next(reversed(collective.ballot.votes))
@@ -316,6 +328,11 @@ class Collectives(Part):
     def in_flight(self, peer: PeerId) -> int:
         """How many collectives of this peer have no outcome yet."""
         return self._in_flight.get(peer, 0)
+
+    def moves(self, group: int) -> bool:
+        """One of the group has started, and has no outcome yet."""
+        waits = (CollectiveStage.VOTING, CollectiveStage.READY)
+        return any(collective.stage not in waits for collective in self._collectives.get(group, {}).values())
 
     def open(self) -> Iterator[Collective]:
         """All that have not ended."""

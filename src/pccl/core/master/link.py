@@ -34,6 +34,8 @@ class Link(Staged[LinkStage]):
         """Given when it is dialled, told to both ends at once, never reused; 0 while it rests."""
         self.key = b""
         """Of this number. A link that stands since the time of an earlier master has none: nothing is dialled on it."""
+        self.lanes = 0
+        """Of this number: what its group had when it was dialled."""
         self.group = group
         self.ends = ends
         self.dialler: PeerId = ends[0]

@@ -18,6 +18,7 @@ from pccl.core.master.link import Link, LinkStage
 from pccl.core.master.part import Common, Departure, Part
 from pccl.core.master.recovery.restored import Restored, RestoredLink
 from pccl.core.master.roster import Member
+from pccl.core.master.widths import Widths
 from pccl.core.messages.to_peer import Wire
 from pccl.core.rules.ring import Pair, pair
 from pccl.core.text import clip
@@ -54,6 +55,7 @@ class Links(Part):
         """Groups whose links may all stand now, though they did not before."""
         self._used_at: dict[int, float] = {}
         """Per group, when something last began to run over its links."""
+        self.widths = Widths(common.roster)
 
     # ── what shall stand ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -64,16 +66,17 @@ class Links(Part):
         for link in [link for link in self._links.values() if link.group == group and link.ends not in wanted]:
             self._discard(link)
         if not wanted:
-            for known in (self._needed, self._missing, self._used_at):
+            for known in (self._needed, self._missing, self._used_at, self.widths.wide, self.widths.failed):
                 known.pop(group, None)
             return
         self._settled[group] = None
+        before, self._needed[group] = self._needed.get(group, ()), frozenset(need)
+        self._missing.setdefault(group, {})
         for ends in need + spare:
             if ends not in self._links:
                 self._create(group, ends, now)
-        for ends in [ends for ends in need if ends not in self._needed.get(group, ())]:
+        for ends in [ends for ends in need if ends not in before]:
             self._hurry(self._links[ends], now)
-        self._needed[group] = frozenset(need)
         self._missing[group] = dict.fromkeys(ends for ends in need if self._links[ends].stage is not LinkStage.STANDING)
 
     def restore(self, restored: Restored, now: float) -> None:
@@ -89,10 +92,11 @@ class Links(Part):
     def _adopt(self, restored: RestoredLink, now: float) -> None:
         link = Link(restored.group, restored.ends, now, LinkStage.STANDING)
         link.number, link.dialler, link.up = restored.number, restored.dialler, list(link.ends)
-        link.round_trip_s = restored.round_trip_s
+        link.round_trip_s, link.lanes = restored.round_trip_s, restored.lanes
         self._links[link.ends] = self._numbered[link.number] = link
         for peer in link.ends:
             self._ends.setdefault(peer, {})[link.ends] = link
+        self.widths.restore(link)
 
     def _create(self, group: int, ends: Pair, now: float) -> None:
         link = self._links[ends] = Link(group, ends, now)
@@ -171,6 +175,9 @@ class Links(Part):
             link.failures, link.causes, link.wanted_at = 0, {}, now
             self._dial(link, now)
             return
+        if members and self.widths.fail(link):
+            self._dial(link, now)
+            return
         # A candidate's link has nothing else to do than to stand until the trial is over, nor has a visitor's before
         # the transfer: one that breaks has failed.
         link.causes[link.dialler] = clip(cause)
@@ -196,6 +203,7 @@ class Links(Part):
         self._retire_number(link)
         self.last_number += 1
         link.number, link.up, link.round_trip_s = self.last_number, [], 0.0
+        link.lanes = self.widths.wanted(link, self.needs(link))
         link.key = self._link_keys(link.number)
         self._numbered[link.number] = link
         if link.failures % 2 == 0:
@@ -222,6 +230,33 @@ class Links(Part):
         self._timed[link.ends] = link
         self._stale.update(dict.fromkeys(link.ends))
         self._outbox.ping(link.ends, now)
+
+    # ── how many lanes they have ─────────────────────────────────────────────────────────────────────────────────────
+
+    def lanes(self, pairs: Iterable[Pair]) -> int:
+        """How many each of the links between these pairs has, at least; 0 without a link."""
+        return min((self._links[ends].lanes for ends in pairs if ends in self._links), default=0)
+
+    def ring_lanes(self, group: int) -> int:
+        """How many a collective of the group can have."""
+        return self.lanes(self._needed.get(group, ()))
+
+    def widen(self, group: int, now: float) -> list[Link]:
+        """Make the links between members again that have another number of lanes than they shall have; returns them.
+        Nothing may run over them. The ends are blamed for nothing that comes of it before they stand again."""
+        members = self._roster.accepted
+        odd = [
+            link
+            for link in self._links.values()
+            if link.group == group
+            and link.stage is LinkStage.STANDING
+            and link.lanes != self.widths.wanted(link, self.needs(link))
+        ]
+        odd = [link for link in odd if all(peer in members for peer in link.ends)]
+        for link in odd:
+            link.failures, link.causes, link.wanted_at = 0, {}, now
+            self._dial(link, now)
+        return odd
 
     # ── what stands, what fails ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -342,5 +377,5 @@ class Links(Part):
 
     def _spec(self, link: Link, member: Member) -> LinkSpec:
         other = self._roster.known(link.other(member.peer))
-        lanes, dials = self._roster.lanes[link.group], link.dialler == member.peer
-        return LinkSpec(link.number, other.peer, dials, other.host, other.port, lanes, other.pin, link.key)
+        dials = link.dialler == member.peer
+        return LinkSpec(link.number, other.peer, dials, other.host, other.port, link.lanes, other.pin, link.key)

@@ -52,17 +52,19 @@ class Liveness(Part):
     def voteless(self, waits: Sequence[Wait], now: float) -> list[tuple[Member, Kick]]:
         """The members that have kept others waiting for too long, in the oldest such wait, to be kicked. None by whom
         fewer wait than are missing: one peer must not get all others kicked by calling what they never call. And none
-        that itself waits for what no vote can bring, such as links. Others are looked at when these are out."""
+        that itself waits for what no vote can bring, such as links. Others are looked at when these are out. Who would
+        go with one of its party does not count as one that waits for it."""
         limit_s = self._limits.vote_timeout_s
         # One without a connection may be dead, and waits for no other; how long it is waited for is another question.
         here = {peer: each for peer, each in self._roster.accepted.items() if each.stage is MemberStage.ACCEPTED}
         busy = {peer for wait in waits if wait.works or not wait.missing for peer in wait.waiting}
         for wait in sorted(waits, key=lambda wait: wait.since):
             missing = [here[peer] for peer in wait.missing if peer in here]
-            voters = [here[peer] for peer in wait.waiting if peer in here and peer not in wait.missing]
+            lost = {each.peer: each for member in missing for each in (member, *self._roster.mates(member))}
+            voters = [here[peer] for peer in wait.waiting if peer in here and peer not in lost]
             due = 0 < limit_s < now - max(wait.since, self._unread_before) and not wait.works
             late = [member for member in missing if member.peer not in busy]
-            if due and late and voters and _outweigh(voters, missing):
+            if due and late and voters and _outweigh(voters, list(lost.values())):
                 reason = f"others waited for it in {wait.call} for {limit_s:g} s (vote_timeout_s)"
                 return [(member, Kick(KickKind.VOTELESS, reason)) for member in late]
         return []

@@ -18,6 +18,7 @@ from pccl.core.master.admission import Admission
 from pccl.core.master.arrivals import Arrivals
 from pccl.core.master.candidates import Candidates
 from pccl.core.master.collectives import Collectives
+from pccl.core.master.lanes import Lanes
 from pccl.core.master.link import Link
 from pccl.core.master.links import Links
 from pccl.core.master.liveness import Liveness
@@ -81,9 +82,10 @@ class Master:
         self.candidates = Candidates(common)
         self.admission = Admission(common, self.links, self.candidates)
         self.pending = Pending(common)
-        self.syncs = Syncs(common, self.admission)
+        self.lanes = Lanes(common, self.admission)
+        self.syncs = Syncs(common, self.admission, self.lanes)
         self.visits = Visits(common, self.admission, self.syncs)
-        self.collectives = Collectives(common, self.links)
+        self.collectives = Collectives(common, self.links, self.lanes)
         self.away = Away(common, self.links, self.collectives)
         self.gathering = Gathering(common, self.admission, self.away)
         self.arrivals = Arrivals(common, self.admission, self.visits, self.away, self.gathering)
@@ -92,6 +94,7 @@ class Master:
         self._parts: tuple[Part, ...] = (
             self.arrivals,
             self.candidates,
+            self.candidates.parties,
             self.gathering,
             self.away,
             self.links,
@@ -100,6 +103,7 @@ class Master:
             self.syncs,
             self.visits,
             Refusals(common, self.admission, self.pending, self.syncs, self.collectives),
+            self.lanes,
             self.collectives,
             self.liveness,
         )
@@ -210,8 +214,7 @@ class Master:
             case Pong():
                 member.pulse.answer(now, self.limits.link_timeout_s / 2)
             case Leave():
-                self.remove(Departure(member, "it said goodbye", now, event="left"))
-                self.outbox.close(member.connection)
+                self.away.leave(member, now)
             case ReportPart(last=last) if member.repeats_report:
                 member.repeats_report = not last
             case _ if member.peer in self.roster.returning:
@@ -262,8 +265,8 @@ class Master:
                 if voted or self.collectives.in_flight(member.peer):
                     raise Violation("called sync_shared_state while other calls of its own are open")
                 self.syncs.vote(member, message, now)
-            case SyncEnded(attempt=attempt, cause=cause):
-                self.syncs.report(member, attempt, cause)
+            case SyncEnded(attempt=attempt, cause=cause, flow=flow):
+                self.syncs.report(member, attempt, cause, flow)
             case Done() | Failed():
                 self.collectives.report(member, message, now)
 
@@ -275,16 +278,17 @@ class Master:
     # ── departures ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def expel(self, member: Member, kick: Kick, now: float) -> None:
-        """Kick an accepted peer or refuse a candidate; either way it learns why."""
-        self.outbox.kick(member.connection, kick)
-        self.remove(Departure(member, f"the master kicked it: {kick.reason}", now, event="kicked"))
+        """Kick an accepted peer or refuse a candidate, unless it has gone already; either way it learns why."""
+        if self.roster.member(member.peer) is member:
+            self.outbox.kick(member.connection, kick)
+            self.remove(Departure(member, f"the master kicked it: {kick.reason}", now, event="kicked"))
 
     def remove(self, *gone: Departure) -> None:
-        """These are gone: every part leaves them out. All at once, as every peer is told of every change: one by one it
-        would take as many messages for each of them as there are peers."""
+        """These are gone, and their parties with them: every part leaves them out. All at once, as every peer is told
+        of every change: one by one it would take as many messages for each of them as there are peers."""
         if not gone:
             return
-        departures = [self._take_out(each) for each in gone]
+        departures = [self._take_out(each) for each in (*gone, *self.candidates.parties.mates(gone))]
         for part in self._parts:
             part.forget(departures)
         if any(each.accepted for each in departures) and not self.roster.accepted:
@@ -352,8 +356,8 @@ class Master:
                 self._dispatch_accepted(self.roster.accepted[peer], vote, now)
             except Violation as violation:
                 odd[peer] = f"it broke the protocol: {violation}"
-        for peer, reason in odd.items():
-            self.expel(self.roster.accepted[peer], Kick(KickKind.PROTOCOL, reason), now)
+        for member, reason in [(self.roster.accepted[peer], reason) for peer, reason in odd.items()]:
+            self.expel(member, Kick(KickKind.PROTOCOL, reason), now)
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -387,5 +391,4 @@ class Master:
             self.expel(member, Kick(KickKind.IDLE, reason), now)
         silent = self.liveness.watch(self._waits.waited_for(), now) if watches else []
         for member, kick in silent or voteless:  # One that is silent may be the one that waited for a vote.
-            if self.roster.member(member.peer) is member:
-                self.expel(member, kick, now)
+            self.expel(member, kick, now)

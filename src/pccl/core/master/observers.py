@@ -122,6 +122,7 @@ class Observers:
             port=member.port,
             age_s=now - member.joined_at,
             round_trip_s=None if round_trip_s == inf else round_trip_s,
+            party=member.party_called or member.party.name,
         )
 
     _ranked: tuple[tuple[str, ...], dict[str, int]] = ((), {})

@@ -6,14 +6,15 @@ Owns membership and nothing else: it does not know how peers come to be accepted
 Rules: docs/protocol.md, "Membership".
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from math import inf
 
-from pccl.core.fields import Identity, same_secret
+from pccl.core.fields import Identity, Party, same_secret
 from pccl.core.master.pulse import Pulse
 from pccl.core.master.recovery.restored import Restored
 from pccl.core.messages.to_master import First
-from pccl.core.messages.to_peer import ToPeer, Topology
+from pccl.core.messages.to_peer import Named, ToPeer, Topology
 from pccl.core.names import Names
 from pccl.core.rights import Rights
 from pccl.core.rules.ring import Pair
@@ -50,7 +51,7 @@ class Member(Staged[MemberStage]):
         self.group = me.group
         self.connection = connection
         self.host, self.port = me.host or seen_host, me.port
-        self.lanes = me.lanes
+        self.lanes, self.lanes_max = me.lanes, me.lanes_max
         self.pin, self.lane_tls = me.pin, me.lane_tls
         self.secret = me.secret
         self.serves = me.serves
@@ -63,6 +64,9 @@ class Member(Staged[MemberStage]):
         self.repeats_report = False
         """It came back to this master, and its `ReportPart`s, which are still arriving, are skipped."""
         self.label = me.label
+        self.party = me.party if me.party.name else Party()
+        self.party_called = ""
+        """What others know its party by, once it is accepted."""
         self.announced, self.seen_host = me.host, seen_host
         """Where it says that it can be dialled, and where its connection comes from."""
         self.introduced = False
@@ -95,7 +99,8 @@ class Roster:
         """They come for the shared state of a group: no peer waits for one, admits one or is judged by one."""
         self.rings: dict[int, tuple[PeerId, ...]] = {}
         self.lanes: dict[int, int] = {}
-        """Lanes per link, fixed for a group by the trial of its first members: every member must cut stripes alike."""
+        """Lanes per link with which a group began, fixed by the trial of its first members: what its users asked for,
+        or the least that it has (`master/lanes.py`)."""
         self._connections: dict[int, Member] = {}
         self._arrivals = 0
         self.number = 0
@@ -145,13 +150,30 @@ class Roster:
         self.number += 1
         return self.number
 
+    def named(self, peers: Iterable[PeerId]) -> tuple[Named, ...]:
+        """What those of these accepted peers are called that are called anything."""
+        named = (Named(peer, self.names.name(peer), self.accepted[peer].party_called) for peer in peers)
+        return tuple(each for each in named if each.name or each.party)
+
     def __len__(self) -> int:
         """Members and candidates; visitors take no place of theirs."""
         return len(self.accepted) + len(self.candidates)
 
-    def ready(self, now: float) -> dict[PeerId, Member]:
-        """The candidates that can be tried: those that do not rest."""
-        return {peer: each for peer, each in self.candidates.items() if each.rests_until <= now}
+    def ready(self, now: float = inf) -> dict[PeerId, Member]:
+        """The candidates that can be tried by then: those that do not rest, each with its whole party, which has no
+        namesake of the same machine on the roster."""
+        awake = {peer: each for peer, each in self.candidates.items() if each.rests_until <= now}
+        counted = Counter(each.party for each in awake.values() if each.party.name)
+        whole = [party for party, count in counted.items() if count == party.size]
+        here = [each.party for each in self.accepted.values() if each.party.name] if whole else []
+        whole = [party for party in whole if not any(party.alike(each) for each in here)]
+        return {peer: each for peer, each in awake.items() if not each.party.name or each.party in whole}
+
+    def mates(self, member: Member) -> list[Member]:
+        """The other members of the party of a member; none if it is not accepted."""
+        if member.party.size == 1 or member.peer not in self.accepted:
+            return []
+        return [each for each in self.accepted.values() if each is not member and each.party == member.party]
 
     def add_candidate(self, member: Member) -> None:
         """A peer joined."""
@@ -191,15 +213,30 @@ class Roster:
             self._rank(member)
             member.enter(MemberStage.ACCEPTED)
             self.accepted[peer] = member
+        self._call_parties(self.accepted.values())
         self.rings, self.epoch = dict(restored.rings), restored.epoch
 
     def accept(self, peers: Iterable[PeerId], rings: dict[int, tuple[PeerId, ...]]) -> None:
         """These candidates are in, as members of these rings."""
-        for peer in peers:
-            member = self.accepted[peer] = self.candidates.pop(peer)
+        members = [self.candidates.pop(peer) for peer in peers]
+        self.accepted.update((member.peer, member) for member in members)
+        for member in members:
             member.enter(MemberStage.ACCEPTED)
+        self._call_parties(members)
         self.rings.update(rings)
         self.epoch += 1
+
+    def _call_parties(self, members: Iterable[Member]) -> None:
+        """Each party of these by its name, or by another if one that is here is called so, or a peer has that id."""
+        taken = {each.party_called for each in self.accepted.values()}
+        called: dict[Party, str] = {}
+        for member in members:
+            if member.party.name and member.party not in called:
+                name = member.party.name
+                tries = (name, *(f"{name} #{number}" for number in range(2, len(self.accepted) + 3)))
+                called[member.party] = next(each for each in tries if each not in taken and each not in self.accepted)
+                taken.add(called[member.party])
+            member.party_called = called.get(member.party, "")
 
     def reorder(self, group: int, ring: tuple[PeerId, ...]) -> None:
         """The same members in another order."""

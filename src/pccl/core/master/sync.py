@@ -13,7 +13,10 @@ from collections.abc import Iterable
 from msgspec import Struct, structs
 
 from pccl.core.effects.both import Note
+from pccl.core.fields import Flow
 from pccl.core.master.admission import Admission
+from pccl.core.master.lanes import Lanes
+from pccl.core.master.link import Link
 from pccl.core.master.part import Common, Departure, Part, Wait
 from pccl.core.master.recovery.restored import Restored
 from pccl.core.master.roster import Member
@@ -100,8 +103,10 @@ class Agreed(Struct, frozen=True):
 class Syncs(Part):
     """The syncs of all groups, at most one each."""
 
-    def __init__(self, common: Common, admission: Admission) -> None:
+    def __init__(self, common: Common, admission: Admission, lanes: Lanes) -> None:
         super().__init__(common)
+        self._lanes = lanes
+        lanes.users.append(self)
         self._admission = admission
         self._syncs: dict[int, Sync] = {}
         self.agreed: dict[int, Agreed] = {}
@@ -128,7 +133,7 @@ class Syncs(Part):
         self.agreed = {group: Agreed(*each) for group, each in restored.agreed.items()}
         self._first = restored.number
 
-    def report(self, member: Member, attempt: int, cause: str) -> None:
+    def report(self, member: Member, attempt: int, cause: str, flow: Flow) -> None:
         """A peer's transfer is over, well or not; that of one which an earlier master started is over anyway."""
         if attempt <= self._first:
             return
@@ -136,6 +141,8 @@ class Syncs(Part):
         if sync is None or sync.attempt != attempt or member.peer not in sync.unreported:
             raise Violation(f"ended transfer {attempt}, in which it has no part left")
         del sync.unreported[member.peer]
+        if member.peer not in sync.sources:
+            self._lanes.add(member, flow)
         if cause and member.peer in sync.sources:
             sync.failures[member.peer] = cause
         # A holder that could not serve all its pullers still has what was elected: the pullers report themselves.
@@ -224,11 +231,13 @@ class Syncs(Part):
             work[puller] = reached
             for holder in reached:
                 work.setdefault(holder, []).append(puller)
-        lanes = transfer_lanes(self._roster.lanes[group], links.round_trip_s(group))
+        ends = [pair(peer, other) for peer, others in work.items() for other in others]
+        lanes = transfer_lanes(links.lanes(ends) or 1, links.round_trip_s(group))
         start = StartSync(sync.attempt, True, (), lanes, claim.revision, claim.layout, claim.content)
         for peer, others in work.items():
             self._outbox.send((peer,), structs.replace(start, pull=peer in sync.sources, peers=tuple(others)))
         links.use(group, now)
+        self._lanes.begin(group, now)
         sync.unreported = dict.fromkeys(work)
         sync.enter(SyncStage.RUNNING)
 
@@ -264,6 +273,14 @@ class Syncs(Part):
         self._admission.unlink(sync.attempt, now)
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def moves(self, group: int) -> bool:
+        """A sync of the group uses its links, or is about to."""
+        sync = self._syncs.get(group)
+        return sync is not None and sync.stage is not SyncStage.VOTING
+
+    def remade(self, link: Link) -> None:
+        """Nothing is on its way over links before a transfer."""
 
     def concerns(self, peer: PeerId) -> bool:
         """It has voted and has no answer yet."""

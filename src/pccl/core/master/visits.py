@@ -165,8 +165,8 @@ class Visits(Part):
             visit.holders = ()
             return
         claim = agreed.claim
-        distance_s = links.longest_s(pair(visit.peer, holder) for holder in reached) or inf
-        lanes = transfer_lanes(self._roster.lanes[visit.group], distance_s)
+        ends = [pair(visit.peer, holder) for holder in reached]
+        lanes = transfer_lanes(links.lanes(ends), links.longest_s(ends) or inf)
         start = StartSync(visit.attempt, True, tuple(reached), lanes, claim.revision, claim.layout, claim.content)
         sentence = f"the visitor {short(visit.peer)} fetches the shared state from {names(reached)}"
         self._outbox.note_outsider(Note(sentence, "visit", peer=visit.peer), self._roster.known(visit.peer).seen_host)

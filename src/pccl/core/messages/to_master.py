@@ -4,7 +4,20 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from pccl.core.fields import CollectiveSpec, Count, Digest, Identity, Name, Number, ResultDigest, Run, Tag, Text, Ticket
+from pccl.core.fields import (
+    CollectiveSpec,
+    Count,
+    Digest,
+    Flow,
+    Identity,
+    Name,
+    Number,
+    ResultDigest,
+    Run,
+    Tag,
+    Text,
+    Ticket,
+)
 from pccl.core.messages.both import Ping, Pong
 from pccl.core.messages.observers import AskProbe, AskStatus, KickPeer
 from pccl.core.messages.report import Agreed, Answered, Report, TransferReport
@@ -105,6 +118,8 @@ class Done(Struct, frozen=True, tag=True):
     attempt: Number
     digest: ResultDigest = b""
     """Of the result, which must be the same at all peers."""
+    flow: Flow = Flow()
+    """On the lanes to my next peer."""
 
 
 class Failed(Struct, frozen=True, tag=True):
@@ -127,6 +142,8 @@ class SyncEnded(Struct, frozen=True, tag=True):
 
     attempt: Number
     cause: Text
+    flow: Flow = Flow()
+    """On the lanes over which I served."""
 
 
 class LinkUp(Struct, frozen=True, tag=True):

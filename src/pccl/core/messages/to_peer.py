@@ -48,7 +48,7 @@ class Wire(Struct, frozen=True, tag=True):
 
 
 INTRODUCED_MAX = 1024
-"""Names in one message: 330 KB when all of them are as long as they may be."""
+"""Peers in one message: 660 KB when all of the names are as long as they may be."""
 
 
 class Named(Struct, frozen=True):
@@ -56,6 +56,8 @@ class Named(Struct, frozen=True):
 
     peer: Id
     name: PeerName
+    party: PeerName = ""
+    """What its party is called; no two parties that are here are called alike. Empty: it is a party of its own."""
 
 
 class Introduce(Struct, frozen=True, tag=True):

@@ -269,8 +269,8 @@ class Collectives:
         if not only_voted and (attempt.stage is not AttemptStage.REPORTED or attempt.number != outcome.attempt):
             raise Violation(f"an outcome for tag {attempt.tag} attempt {outcome.attempt}, which has not been reported")
         if outcome.committed:
-            committed = Committed(attempt.number, attempt.epoch, attempt.ring, PeerId(attempt.last), attempt.pending)
-            self._end(attempt, committed)
+            told = (attempt.number, attempt.epoch, attempt.ring, PeerId(attempt.last), attempt.pending)
+            self._end(attempt, Committed(*told, len(attempt.lanes)))
             return
         if attempt.number and not attempt.lanes:
             # Perhaps what the others received of one parcel differs: what is tried again goes over the ring, where each
@@ -301,7 +301,7 @@ class Collectives:
             self._outbox.send(Failed(attempt.tag, attempt.number, attempt.cause))
         else:
             attempt.digest = event.digest
-            self._outbox.send(Done(attempt.tag, attempt.number, attempt.digest))
+            self._outbox.send(Done(attempt.tag, attempt.number, attempt.digest, event.flow))
 
     def lose(self, loss: Failure) -> None:
         """We are out of the run: stop the attempts that run, and answer the rest now."""

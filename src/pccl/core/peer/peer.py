@@ -71,6 +71,8 @@ class Peer(Staged[PeerStage]):
     def __init__(self, identity: Identity, limits: PeerLimits) -> None:
         self.identity = identity
         self.names = Names(((identity.peer, identity.label.name),))
+        self.parties: dict[PeerId, str] = {}
+        """Of the peers of our group, ourselves among them, that are in a party with others."""
         super().__init__(PeerStage.OUTSIDE)
         self.epoch = 0
         self._ticket: Ticket | None = None
@@ -300,6 +302,7 @@ class Peer(Staged[PeerStage]):
                 self._collectives.links_changed()
             case Introduce(names=named):
                 self.names.learn_all((each.peer, each.name) for each in named)
+                self.parties.update((each.peer, each.party) for each in named if each.party)
             case Topology():
                 self._adopt(message)
             case Waiting(reason=reason):

@@ -117,7 +117,7 @@ class Sync:
         elif self._refusal is not None:
             self._refuse(self._refusal)
         else:
-            self._outbox.send(SyncEnded(event.attempt, clip(event.cause)))
+            self._outbox.send(SyncEnded(event.attempt, clip(event.cause), event.flow))
 
     def lose(self, loss: Failure) -> None:
         """We are out of the run: stop what runs, and answer the rest now."""

@@ -24,6 +24,10 @@ much, 55 with this, 47 to 51 with half; 4 peers: 153 to 168, 138 to 160, 143 to 
 are so long, for the same reasons [64 MB as int8, CPU seconds per GB: 0.84 and 2.13 when it was the elements, 2 and 4
 peers; 0.74 and 1.98 like this]."""
 
+SEGMENT_BYTES_FAR = 64 * 1024
+"""Over far links, where a lane that has lost something delivers a segment some round trips later: the less it carries
+the less has to wait for it. The rates of such links leave time for four times as many system calls."""
+
 SEGMENTS_PER_LANE = 4
 """A chunk is cut so that each lane carries at least this many segments of it: while one is being received the next is
 being reduced and a third sent on, and a slow lane can be overtaken by the others."""
@@ -67,11 +71,12 @@ def transfer_lanes(lanes: int, round_trip_s: float) -> tuple[int, ...]:
     return tuple(range(lanes if round_trip_s > NEAR_S else 1))
 
 
-def segment_bytes(spec: CollectiveSpec, size: int, lanes: int) -> int:
+def segment_bytes(spec: CollectiveSpec, size: int, lanes: int, round_trip_s: float) -> int:
     """The length of a segment for a ring of this size: a multiple of eight bytes, so that elements stay whole."""
+    best = SEGMENT_BYTES_FAR if round_trip_s > NEAR_S else SEGMENT_BYTES_BEST
     chunk = -(-spec.count * spec.dtype.itemsize // size)
     wanted = chunk // (lanes * SEGMENTS_PER_LANE)
-    length = min(max(wanted, SEGMENT_BYTES_MIN), SEGMENT_BYTES_BEST * _plain_per_coded(spec), SEGMENT_BYTES_MAX)
+    length = min(max(wanted, SEGMENT_BYTES_MIN), best * _plain_per_coded(spec), SEGMENT_BYTES_MAX)
     return length // 8 * 8
 
 

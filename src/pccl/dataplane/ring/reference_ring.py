@@ -13,12 +13,15 @@ import numpy as np
 from pccl.codec import Codec, contribution_bytes
 from pccl.core.effects.peer_effects import StartAttempt
 from pccl.core.fields import SEGMENT_BYTES_MAX
-from pccl.dataplane.connection import Connection, torn
+from pccl.dataplane.connection import Connection, Rest, leave, receive_into, torn
 from pccl.dataplane.ring.arithmetic import STORED, Array, Bytes, check, combine, divide
 from pccl.dataplane.ring.coding import CodedShares, Coding, memory
 from pccl.dataplane.ring.segments import HEADER_BYTES, Header, Place, Route, result_digest, seal
 from pccl.dataplane.tensors.buffers import Buffers
 from pccl.types import CollectiveKind, ReduceOp
+
+COPIES_MAX = 2
+"""Of a segment: one, and one more that a neighbour may send when the first hangs."""
 
 SLICE_MS = 50
 """The longest sleep: an abort takes effect within 100 ms."""
@@ -42,6 +45,13 @@ class Sender:
     begun: bool = False
     """Some bytes of the segment have left: the lane is of no use before the others have too."""
     broke: bool = False
+
+    @property
+    def ready(self) -> bool:
+        """A segment that is begun now is normally taken whole: no lane sits on what another could send."""
+        poll = select.poll()
+        poll.register(self.lane.fileno(), select.POLLOUT)
+        return bool(poll.poll(0))
 
     def send(self) -> int:
         """Hand over what the kernel takes at once; how much that was."""
@@ -71,12 +81,14 @@ class Receiver:
     """None while the header itself is being received."""
     data: bytearray = field(default_factory=lambda: bytearray(HEADER_BYTES))
     got: int = 0
+    second: bool = False
+    """It is a copy of a segment that has begun to come before: it pays for no patience."""
     broke: bool = False
 
     def receive(self) -> int:
         """Take what has arrived of what is expected; how much that was."""
         try:
-            got = self.lane.recv_into(memoryview(self.data)[self.got :])
+            got = receive_into(self.lane, memoryview(self.data)[self.got :])
         except (BlockingIOError, InterruptedError):
             return 0
         except OSError as error:
@@ -96,6 +108,14 @@ class Receiver:
     @property
     def whole(self) -> bool:
         return self.got == len(self.data)
+
+    def stop(self) -> None:
+        """Leave the rest of what is coming to the next user of the lane."""
+        if self.got or self.header:
+            leave(
+                self.lane, Rest(len(self.data) - self.got) if self.header else Rest(head=bytes(self.data[: self.got]))
+            )
+        self.expect(None)
 
     @property
     def clean(self) -> bool:
@@ -123,8 +143,10 @@ class Ring:
         self._saved: list[tuple[Place, bytes]] = []
         self._ready: deque[tuple[int, int, Bytes]] = deque()  # (hop, index, payload) to be sent
         hops = range(route.hops)
-        self._awaited = {(hop, index) for hop in hops for index in range(route.segments(route.chunk_received(hop)))}
-        self._unreceived = len(self._awaited)  # received whole; `_awaited` loses a segment with its header
+        self._begun = {(hop, index): 0 for hop in hops for index in range(route.segments(route.chunk_received(hop)))}
+        """How many copies of each segment have come, or begun to."""
+        self._whole: set[tuple[int, int]] = set()
+        self._unreceived = len(self._begun)
         self._unsent = sum(route.segments(route.chunk_sent(hop)) for hop in hops)
         self.sent_bytes = self.received_bytes = 0
         self._checks: dict[tuple[int, int], int] = {}  # of the segments of the result, by chunk and index
@@ -161,6 +183,13 @@ class Ring:
             poll.register(fd, mask)
         poll.poll(SLICE_MS)
 
+    def leave(self) -> None:
+        """At the end, leave to the next user of each lane what is of no use to us."""
+        for receiver in self._receivers:
+            useless = self.finished if receiver.header is None else self._useless(receiver.header)
+            if useless and not receiver.broke:
+                receiver.stop()
+
     @property
     def broken_next(self) -> list[int]:
         """Stripes to the next peer that do not stand on a segment boundary."""
@@ -188,7 +217,7 @@ class Ring:
 
     def _send(self, sender: Sender) -> bool:
         if not sender.rest:
-            if not self._ready:
+            if not self._ready or not sender.ready:
                 return False
             hop, index, payload = self._ready.popleft()
             if hop == 0 and self._shares is not None:
@@ -230,40 +259,47 @@ class Ring:
             return False  # the next bytes belong to another attempt
         got = receiver.receive()
         self.received_bytes += got
-        if receiver.header is not None and receiver.header.attempt == self._effect.attempt:
+        if receiver.header is not None and not receiver.second and not self._useless(receiver.header):
             self.useful_bytes += got
         if not receiver.whole:
             return got > 0
         if receiver.header is None:
             header = Header.unpack(receiver.data)
-            self._examine(header)
+            receiver.second = self._examine(header)
             receiver.expect(header)
         else:
-            if receiver.header.attempt == self._effect.attempt:  # others are the rest of an attempt that was aborted
+            if not self._useless(receiver.header):
                 self._take(receiver.header, np.frombuffer(receiver.data, np.uint8))
             receiver.expect(None)
         return True
 
-    def _examine(self, header: Header) -> None:
-        """Refuse what cannot be: nothing sensible can follow it."""
+    def _useless(self, header: Header) -> bool:
+        """The rest of an attempt that was aborted, or of a segment of which another copy has come."""
+        return header.attempt < self._effect.attempt or (header.hop, header.index) in self._whole
+
+    def _examine(self, header: Header) -> bool:
+        """Refuse what cannot be: nothing sensible can follow it. Whether it is the second of its kind."""
         effect, segment = self._effect, (header.hop, header.index)
         if header.seal != seal(header):
             raise Failed("a header from the previous peer arrived damaged")
         if not 0 < header.length <= SEGMENT_BYTES_MAX or header.attempt > effect.attempt:
             raise Failed("a segment from the previous peer makes no sense")
         if header.attempt < effect.attempt:
-            return
-        if header.tag != effect.tag or segment not in self._awaited:
+            return False
+        if header.tag != effect.tag or self._begun.get(segment, COPIES_MAX) == COPIES_MAX:
             raise Failed("a segment from the previous peer has no place in this attempt")
         if header.length != self._on_lane(self._place(self._route.chunk_received(header.hop), header.index)):
             raise Failed("a segment from the previous peer has no place in this attempt")
-        self._awaited.remove(segment)
-        self.useful_bytes += HEADER_BYTES
+        self._begun[segment] += 1
+        second = self._begun[segment] > 1
+        self.useful_bytes += 0 if second else HEADER_BYTES
+        return second
 
     def _take(self, header: Header, payload: Bytes) -> None:
         """A whole segment is there: check it, reduce it, pass it on."""
         if check(payload) != header.check:
             raise Failed("a segment from the previous peer arrived damaged")
+        self._whole.add((header.hop, header.index))
         if header.hop >= self._route.reducing_hops:
             self._note(self._route.chunk_received(header.hop), header.index, header.check)
         place, hops = self._place(self._route.chunk_received(header.hop), header.index), header.hop + 1

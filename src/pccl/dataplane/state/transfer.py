@@ -18,7 +18,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from pccl.core.fields import SEGMENT_BYTES_MAX
-from pccl.dataplane.connection import Connection
+from pccl.dataplane.connection import Connection, drop, receive_into, rest_of
 from pccl.dataplane.patience import Patience
 from pccl.dataplane.ring.segments import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from pccl.dataplane.ring.segments import Header as Segment
@@ -165,7 +165,7 @@ class Lane:
             if stopped():
                 raise Stopped
             try:
-                portion = self.connection.recv_into(into[got:])
+                portion = receive_into(self.connection, into[got:])
             except (BlockingIOError, InterruptedError):
                 idle_s = self._wait(select.POLLIN, idle_s)
                 self._account(since, 0)
@@ -243,7 +243,8 @@ class Lane:
         """Something can be received, if only an end. Under TLS the descriptor does not tell: what came may be inside
         already, and what is there may be no byte of ours."""
         try:
-            self.connection.recv(1, socket.MSG_PEEK)
+            if not rest_of(self.connection).head and drop(self.connection):
+                self.connection.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:

@@ -1,6 +1,7 @@
 """Accepted peers whose connection to the master broke and that no peer found dead: they may well come back.
 
-Owns how long each of them is waited for, and the taking back. A process that dies takes its links with it, and the
+Owns how long each of them is waited for, and the taking back; and how long one that said goodbye is kept until the rest
+of its party has said so. A process that dies takes its links with it, and the
 peers at their other ends notice: a peer that was found gone like that is gone at once, as in any crash, and no peer
 waits for the dead. Does not know what is sent to a peer, only that all of it arrives in the end (`session`). Rules:
 docs/recovery.md, "Broken connection" and "Who is waited for".
@@ -23,6 +24,11 @@ NOTED_AFTER_S = 1.0
 one whose connection merely broke is back as soon: each of these is one line."""
 
 
+TOGETHER_S = 1.0
+"""A member that said goodbye keeps its place for so long, until all of its party have said so: they do within
+milliseconds of each other where a whole machine leaves. Peers that need its vote wait no longer for it than this."""
+
+
 class Absent(Struct, eq=False):
     """One of them."""
 
@@ -32,6 +38,8 @@ class Absent(Struct, eq=False):
     """Why the connection ended."""
     noted: bool = False
     """The operator has read of it."""
+    left: bool = False
+    """It said goodbye, and the rest of its party has not."""
 
 
 class Away(Part):
@@ -43,11 +51,26 @@ class Away(Part):
         self._collectives = collectives
         self._away: dict[PeerId, Absent] = {}
 
-    def begin(self, member: Member, cause: str, now: float) -> None:
-        """The connection of an accepted peer ended without a goodbye."""
-        member.enter(MemberStage.AWAY)
-        self._away[member.peer] = Absent(member, now, cause)
-        self._look(member)
+    def begin(self, member: Member, cause: str, now: float, *, left: bool = False) -> None:
+        """The connection of an accepted peer ended without a goodbye; or with one that its party has still to say."""
+        if not self.has_left(member):
+            member.enter(MemberStage.AWAY)
+            self._away[member.peer] = Absent(member, now, cause, left=left)
+            self._look(member)
+
+    def leave(self, member: Member, now: float) -> None:
+        """It says goodbye. Peers of a party do so one after the other, so the first ones wait for the last."""
+        mates = self._roster.mates(member)
+        if not all(map(self.has_left, mates)):
+            self.begin(member, "it said goodbye", now, left=True)
+            return
+        self._door.remove(*(Departure(each, "it said goodbye", now, event="left") for each in (member, *mates)))
+        for each in (member, *mates):
+            self._outbox.close(each.connection)
+
+    def has_left(self, member: Member) -> bool:
+        """It said goodbye, and waits for its party."""
+        return member.peer in self._away and self._away[member.peer].left
 
     def take_back(self, resume: Resume, connection: int, now: float) -> bool:
         """A peer comes back. True if it is one of ours and goes on where it was, as if nothing had happened."""
@@ -112,6 +135,8 @@ class Away(Part):
         return bool(overdue)
 
     def _departure(self, away: Absent, now: float) -> Departure:
+        if away.left:
+            return Departure(away.member, away.cause, now, event="left")
         late = f", and it did not come back within {now - away.since:.0f} s" if away.noted else ""
         how = f"its connection closed ({away.cause}){late}"
         return Departure(away.member, how, now, back_until=away.since + self._limits.reunion_s)
@@ -136,12 +161,16 @@ class Away(Part):
     def _explain(self, away: Absent) -> str:
         patience_s = self._deadline(away) - away.since
         name = short(away.member.peer)
+        if away.left:
+            return f"{name} said goodbye, and waits up to {patience_s:g} s for the rest of its party to do so"
         return f"{name} is away for up to {patience_s:g} s: its connection closed ({away.cause})"
 
     def _deadline(self, away: Absent) -> float:
         """While a peer that is here has a link to it, it is as good as one that is silent. If all that have one are
         away themselves, most likely a whole site is. Without any link it is gone if a peer found it so; but if its
         neighbours were lost just before, or it had none, no peer can know."""
+        if away.left:
+            return away.since + TOGETHER_S
         linked = self._linked_members(away.member.peer)
         if self._any_here(linked):
             return away.since + self._limits.silence_s

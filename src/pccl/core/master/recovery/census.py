@@ -5,9 +5,10 @@ are the roster. Does not know how long missing peers are waited for, nor what ha
 "Restarted master" and "Who is waited for".
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from pccl.core.limits import MasterLimits
 from pccl.core.master.roster import Member, Roster
@@ -133,6 +134,14 @@ class Census(Struct, frozen=True, kw_only=True):
         """No peer that is still to come could change which run goes on, or with whom: it goes on at once."""
         vouched = self.vouched or not self.issued_at
         return self.whole and vouched and self.admission_known and not self.divided
+
+    def of_whole_parties(self, roster: Roster) -> "Census":
+        """Without the peers of which another one of the same party is not here: a party goes as a whole."""
+        parties = {peer: roster.known(peer).party for peer in self.back}
+        counted = Counter(parties.values())
+        left = [peer for peer, party in parties.items() if party.name and counted[party] != party.size]
+        back = {peer: returned for peer, returned in self.back.items() if peer not in left}
+        return structs.replace(self, back=back, missing=(*self.missing, *left))
 
     def excludes(self, peers: Iterable[PeerId]) -> bool:
         """As of the highest epoch none of these was on the roster."""

@@ -19,6 +19,7 @@ from pccl.core.master.roster import Member
 from pccl.core.messages.report import Correction, ReportPart
 from pccl.core.messages.to_master import Resume, ToMaster
 from pccl.core.messages.to_peer import Kick
+from pccl.core.names import shown
 from pccl.core.staged import Stage, Staged
 from pccl.core.text import Violation, names
 from pccl.types import PeerId, count_peers
@@ -152,17 +153,20 @@ class Gathering(Part, Staged[GatheringStage]):
         return self._since + (self._limits.silence_s if may_still_come else self._limits.reunion_s)
 
     def _go_on(self, census: Census, returned: dict[PeerId, Returned], now: float) -> None:
-        """Lead the run of the census. Members of one that gives way, and peers of another one, cannot stay."""
-        if self._roster.accepted and not self._displaces(census):
+        """Lead the run of the census. Members of one that gives way, peers of another one and parts of parties cannot
+        stay."""
+        census, accepted = census.of_whole_parties(self._roster), self._roster.accepted
+        if not census.reports or (accepted and not self._displaces(census)):
+            run, epoch = (self._lead.run, self._roster.epoch) if accepted else (census.run, census.epoch)
             for each in returned.values():
-                self._door.expel(each.member, _why_not(each, self._lead.run, self._roster.epoch), now)
+                self._door.expel(each.member, _why_not(each, run, epoch, census.missing), now)
             return
         for young in list(self._roster.accepted.values()):
             reason = "an earlier run that was led from this address before has come back; build a new Communicator"
             self._door.expel(young, Kick(KickKind.DISPLACED, reason), now)
         for each in returned.values():
             if census.back.get(each.member.peer) is not each:
-                self._door.expel(each.member, _why_not(each, census.run, census.epoch), now)
+                self._door.expel(each.member, _why_not(each, census.run, census.epoch, census.missing), now)
         self._admission.began_at = -inf
         ours = self._lead.tickets.follow(census.issued_at, now)
         self._went_on_at, self._went_on_with = now, (census.issued_at, ours)
@@ -223,13 +227,16 @@ class Gathering(Part, Staged[GatheringStage]):
         )
 
 
-def _why_not(returned: Returned, goes_on: str, epoch: int) -> Kick:
-    """Why a peer that came back has no place in the run that goes on."""
+def _why_not(returned: Returned, goes_on: str, epoch: int, lost: tuple[PeerId, ...]) -> Kick:
+    """Why a peer that came back has no place in the run that goes on, or would have gone on, without the lost ones."""
     if not returned.complete:
         return _UNREPORTED
     run = returned.resume.run
     if run != goes_on:
         reason = f"this master goes on with run {goes_on}, and this peer was in {run}. Build a new Communicator"
         return Kick(KickKind.OTHER_RUN, reason)
+    if returned.member.peer in lost:
+        reason = f"the rest of its party {shown(returned.member.party.name)} did not come back"
+        return Kick(KickKind.PARTY, f"{reason}; a party goes as a whole. Build a new Communicator")
     reason = f"the run went on without it: it is not in the last ring of its group (epoch {epoch})"
     return Kick(KickKind.LATE, reason)

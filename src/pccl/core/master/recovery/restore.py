@@ -55,7 +55,7 @@ def restore(census: Census, base: Base) -> Restored:
         lanes=lanes,
         lost=census.missing,
         returned=tuple(each.member.peer for each in reports),
-        links=_links(reports, lanes),
+        links=_links(reports),
     )
     for group, ring in rings.items():
         missing = [peer for peer in census.rings[group] if peer not in census.back]
@@ -66,13 +66,12 @@ def restore(census: Census, base: Base) -> Restored:
 
 
 def _lanes(reports: list[Returned], default: int) -> int:
-    """Lanes per link of a group: those of its links, or what its members asked for."""
+    """Lanes per link of a group, or the least that it has: what its members asked for."""
     linked = [link.lanes for each in reports for link in each.links.values()]
-    asked = [each.member.lanes for each in reports if each.member.lanes]
-    return next(iter(linked + asked), default)
+    return next((each.member.lanes for each in reports if each.member.lanes), min([default, *linked]))
 
 
-def _links(reports: list[Returned], lanes: Mapping[int, int]) -> list[RestoredLink]:
+def _links(reports: list[Returned]) -> list[RestoredLink]:
     """Links that both ends report stand; the others are unknown, so that their ends close them. A pair has one link and
     a link one number, whatever is reported: no honest peer reports anything else."""
     ends: dict[tuple[int, Pair], list[Returned]] = {}
@@ -86,12 +85,13 @@ def _links(reports: list[Returned], lanes: Mapping[int, int]) -> list[RestoredLi
         group = reporters[0].member.group
         diallers = [each.member.peer for each in reporters if each.links[number].dial]
         at_both_ends = len(reporters) == 2 and both[0] != both[1] and reporters[1].member.group == group
-        as_agreed = len(diallers) == 1 and reporters[0].links[number].lanes == lanes[group]
+        as_agreed = len(diallers) == 1 and len({each.links[number].lanes for each in reporters}) == 1
         if at_both_ends and as_agreed and number not in numbers and both not in pairs:
             numbers.add(number)
             pairs.add(both)
             round_trip_us = max(each.links[number].round_trip_us for each in reporters)
-            links.append(RestoredLink(group, number, both, diallers[0], round_trip_us / 1e6))
+            lanes = reporters[0].links[number].lanes
+            links.append(RestoredLink(group, number, both, diallers[0], round_trip_us / 1e6, lanes))
     return links
 
 

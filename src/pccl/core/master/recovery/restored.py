@@ -29,6 +29,7 @@ class RestoredLink(Struct, frozen=True):
     ends: Pair
     dialler: PeerId
     round_trip_s: float
+    lanes: int
 
 
 class RestoredAttempt(Struct, frozen=True):

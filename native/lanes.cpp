@@ -1,0 +1,158 @@
+// The part of the ring that looks at its lanes: which is served first, what hangs on one, and what is sent again.
+//
+// Of far lanes alone, and where there are several: of near ones none is slow for longer than it takes to look.
+#include <algorithm>
+#include <limits>
+
+#include "ring.hpp"
+
+namespace pccl {
+namespace {
+
+// How long the order of lanes holds: a small part of the round trip of any of them, in which little changes, and
+// hundreds of times what it takes to ask the kernel about one.
+constexpr std::chrono::milliseconds order_holds{2};
+
+// A lane on which nothing has arrived for so many round trips, though something is on its way, hangs. An
+// acknowledgement takes one, and may wait for a second segment; what was lost is sent again by the kernel after one
+// more.
+constexpr double silent_round_trips = 2;
+
+// Who is done stays no longer than this to send again what hangs: about two round trips of any link, and what the
+// kernel itself waits before it believes that the last bytes of all were lost.
+constexpr std::chrono::milliseconds linger_max{500};
+
+}  // namespace
+
+void Ring::look_at_lanes(Clock::time_point now) {
+    if (!choosy_ || now - looked_at_ < order_holds) return;
+    looked_at_ = now;
+    for (Sender& sender : senders_) {
+        sender.flow = sender.lane.flow();
+        const std::int64_t before = sender.arrived;
+        retire(sender);
+        if (sender.arrived != before || sender.flying.empty()) sender.arrived_at = now;
+        const double silent_s = std::chrono::duration<double>(now - sender.arrived_at).count();
+        const bool silent = silent_s > silent_round_trips * sender.flow.round_trip_s;
+        sender.hangs = !sender.flying.empty() && (silent || sender.flow.recovering);
+    }
+    rank_lanes();
+}
+
+// The lane on which a segment arrives first is served first. And near the end a slow lane is spared: what it took now
+// would be there after everything that the faster ones have and get.
+void Ring::rank_lanes() {
+    const double segment = sizeof(Header) + static_cast<double>(route_.segment_bytes());
+    std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return senders_[a].flow.seconds(segment) < senders_[b].flow.seconds(segment);
+    });
+    double bytes = static_cast<double>(unsent_) * segment, bytes_per_s = 0;
+    for (const std::uint32_t lane : order_) {
+        Sender& sender = senders_[lane];
+        sender.spared = sender.flow.seconds(segment) * bytes_per_s > bytes;
+        bytes += sender.flow.unacked_bytes;
+        bytes_per_s += sender.flow.bytes_per_s;
+    }
+}
+
+// ── what hangs ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+// What has arrived need not be kept. True if a slot is free that was not.
+bool Ring::retire(Sender& sender) {
+    bool freed = false;
+    if (!sender.flying.empty()) sender.arrived = sender.lane.arrived();
+    for (; !sender.flying.empty() && sender.flying.front().end <= sender.arrived; sender.flying.pop_front()) {
+        const int slot = sender.flying.front().segment.slot;
+        if (slot >= 0) slots_.give(slot);
+        freed |= slot >= 0;
+    }
+    return freed;
+}
+
+// Segments on their way keep their slots only as long as there are others: they are the kernel's, so the argument why
+// slots never run out for good (see the constructor) does not change. What lost its slot is not sent again.
+bool Ring::free_a_slot() {
+    bool freed = false;
+    for (Sender& sender : senders_) {
+        freed |= retire(sender);
+    }
+    const auto give_up = [&](int slot) {
+        if (slot >= 0) slots_.give(slot);
+        freed |= slot >= 0;
+    };
+    for (Sender& sender : senders_) {
+        for (; !freed && !sender.flying.empty(); sender.flying.pop_front()) give_up(sender.flying.front().segment.slot);
+    }
+    for (; !freed && !forced_.empty(); forced_.pop_front()) give_up(forced_.front().slot);
+    return freed;
+}
+
+// What went around the ring and came back has passed the next peer, and what it was sent from may be overwritten by it.
+bool Ring::obsolete(const Outgoing& segment) const {
+    const std::uint32_t back = segment.hop + plan_.size - 1;
+    return plan_.kind == Kind::all_reduce && back < route_.hops() && received_[back][segment.index].begun > 0;
+}
+
+// Until the last that flies on it has arrived.
+double Ring::worst_s(const Sender& sender) const {
+    const double silent_s = std::chrono::duration<double>(looked_at_ - sender.arrived_at).count();
+    if (silent_s > silent_round_trips * sender.flow.round_trip_s) return std::numeric_limits<double>::infinity();
+    const auto ahead = static_cast<double>(sender.flying.back().end - sender.arrived);
+    return ahead / sender.flow.rate() + (sender.flow.recovering ? sender.flow.round_trip_s : 0);
+}
+
+// The lane on which something hangs that would be there sooner if it were sent again over this one; null if there is
+// none.
+Ring::Sender* Ring::hung_behind(const Sender& flowing) {
+    const auto sooner_s = [&](const Outgoing& segment) {
+        return flowing.flow.seconds(static_cast<double>(sizeof(Header) + segment.length));
+    };
+    Sender* worst = nullptr;
+    for (Sender& sender : senders_) {
+        while (!sender.flying.empty() && obsolete(sender.flying.back().segment)) {
+            if (const int slot = sender.flying.back().segment.slot; slot >= 0) slots_.give(slot);
+            sender.flying.pop_back();
+        }
+        if (&sender == &flowing || !sender.hangs || sender.flying.empty()) continue;
+        if (worst_s(sender) < sooner_s(sender.flying.back().segment)) continue;
+        if (worst == nullptr || worst_s(*worst) < worst_s(sender)) worst = &sender;
+    }
+    return worst;
+}
+
+// Nothing else is ready: send again what hangs on another lane, the last of it first, while the kernel works from the
+// front. The flight becomes the second copy, and brings along the slot: there is no third.
+bool Ring::repeat(Sender& sender) {
+    Outgoing segment;
+    if (!forced_.empty() && !finished() && sender.lane.ready()) {
+        segment = forced_.front();
+        forced_.pop_front();
+        if (obsolete(segment)) {
+            if (segment.slot >= 0) slots_.give(segment.slot);
+            return false;
+        }
+    } else {
+        if (!choosy_ || !sender.lane.far() || sender.hangs || !sender.lane.cause().empty()) return false;
+        Sender* const hung = hung_behind(sender);
+        if (hung == nullptr || !sender.lane.ready()) return false;
+        segment = hung->flying.back().segment;
+        hung->flying.pop_back();
+    }
+    segment.repeated = segment.checked = true;
+    load(sender, segment);
+    return true;
+}
+
+// All is sent and received. Stay for what hangs and could be sent again, or for the rest of what is being sent again:
+// not to leave a lane in the middle of it.
+bool Ring::lingers(Clock::time_point now) {
+    if (!lingers_until_) lingers_until_ = now + linger_max;
+    if (now >= *lingers_until_) return false;
+    look_at_lanes(now);
+    return std::any_of(senders_.begin(), senders_.end(), [&](const Sender& sender) {
+        if (!sender.lane.cause().empty()) return false;
+        return sender.busy || (choosy_ && sender.lane.far() && !sender.hangs && hung_behind(sender) != nullptr);
+    });
+}
+
+}  // namespace pccl

@@ -1,0 +1,130 @@
+"""How many lanes links have: grown while losses press, kept if that brought something, and back otherwise."""
+
+from msgspec import structs
+
+from pccl.core.fields import Flow
+from pccl.core.rules.lanes import FACTOR, GAIN, HOLD_S, LANE_BYTES_MIN, LOOKS, QUIET, Look, Tuner, look
+
+PRESSED = Flow(sent=64_000_000, resent=64_000, held_ms=40_000, busy_ms=40_000, shortest_us=80_000, smoothed_us=82_000)
+MOST = 64
+
+
+def seen(lanes: int, seconds: float = 10.0, **changes: int) -> Look:
+    found = look([structs.replace(PRESSED, **changes)], lanes, seconds)
+    assert found is not None
+    return found
+
+
+def tuner(lanes: int = 4) -> Tuner:
+    return Tuner(lanes, 4)
+
+
+def test_losses_without_a_queue_ask_for_more():
+    rule = tuner()
+    reason = rule.judge(seen(4), MOST, 0.0)
+    assert rule.lanes == 4 * FACTOR
+    assert reason == "0.1 % lost, 12.8 Mbit/s a lane, round trip 82 of 80 ms"
+
+
+def test_a_gain_is_kept_and_leads_on():
+    rule = tuner()
+    rule.judge(seen(4), MOST, 0.0)
+    assert rule.judge(seen(16, 10 / GAIN - 0.1), MOST, 10.0)
+    assert rule.lanes == MOST
+
+
+def test_what_brings_nothing_is_taken_back_and_not_tried_again_for_a_while():
+    rule = tuner()
+    rule.judge(seen(4), MOST, 0.0)
+    for _ in range(LOOKS - 1):
+        assert rule.judge(seen(16), MOST, 10.0) == ""
+    assert rule.judge(seen(16), MOST, 20.0) == "with 16 it was 1.00 times as fast"
+    assert rule.lanes == 4
+    assert rule.judge(seen(4), MOST, 20.0 + HOLD_S - 1) == ""
+    assert rule.judge(seen(4), MOST, 20.0 + HOLD_S)
+
+
+def test_each_failure_doubles_the_pause():
+    rule, now, pauses = tuner(), 0.0, []
+    for _ in range(3):
+        before = now
+        while not rule.judge(seen(4), MOST, now):
+            now += 1.0
+        pauses.append(now - before)
+        for _ in range(LOOKS):
+            rule.judge(seen(16), MOST, now)
+    assert pauses == [0.0, HOLD_S, 2 * HOLD_S]
+
+
+def test_a_full_queue_idle_lanes_and_short_work_ask_for_nothing():
+    for each in (
+        seen(4, smoothed_us=180_000),
+        seen(4, resent=0),
+        seen(4, busy_ms=10_000),
+        seen(4, seconds=1.0),
+        seen(4, sent=4 * LANE_BYTES_MIN - 1),
+    ):
+        rule = tuner()
+        assert rule.judge(each, MOST, 0.0) == ""
+        assert rule.lanes == 4
+
+
+def test_a_buffer_that_holds_lanes_up_asks_for_more():
+    rule = tuner()
+    assert rule.judge(seen(4, resent=0, limited_ms=30_000), MOST, 0.0)
+
+
+def test_the_bound_is_kept():
+    rule = tuner()
+    rule.judge(seen(4), 7, 0.0)
+    assert rule.lanes == 7
+    assert rule.judge(seen(7, 5.0), 7, 10.0) == ""
+
+
+def test_without_losses_for_long_fewer_are_tried_and_kept_if_they_do():
+    rule = tuner(16)
+    for _ in range(QUIET - 1):
+        assert rule.judge(seen(16, resent=0), MOST, 0.0) == ""
+    assert rule.judge(seen(16, resent=0), MOST, 0.0)
+    assert rule.lanes == 8
+    assert rule.judge(seen(8, resent=0), MOST, 1.0) == ""
+    assert rule.lanes == 8
+
+
+def test_fewer_that_are_slower_are_taken_back():
+    rule = tuner(16)
+    for _ in range(QUIET):
+        rule.judge(seen(16, resent=0), MOST, 0.0)
+    for _ in range(LOOKS):
+        rule.judge(seen(8, 12.0, resent=0), MOST, 1.0)
+    assert rule.lanes == 16
+
+
+def test_never_fewer_than_it_began_with():
+    rule = tuner()
+    for _ in range(3 * QUIET):
+        assert rule.judge(seen(4, resent=0), MOST, 0.0) == ""
+
+
+def test_another_length_is_not_compared():
+    rule = tuner()
+    rule.judge(seen(4), MOST, 0.0)
+    for _ in range(5):
+        assert rule.judge(seen(16, 40.0, sent=250_000_000), MOST, 1.0) == ""
+    assert rule.lanes == 16
+
+
+def test_a_link_of_so_many_that_fails_ends_it():
+    rule = tuner()
+    rule.judge(seen(4), MOST, 0.0)
+    rule.give_up(1.0)
+    assert rule.lanes == 4
+    assert rule.judge(seen(4), MOST, HOLD_S) == ""
+
+
+def test_the_slowest_link_is_the_one_whose_lanes_were_busy():
+    idle = structs.replace(PRESSED, busy_ms=8_000, resent=0)
+    found = look([idle, PRESSED, Flow()], 4, 10.0)
+    assert found is not None
+    assert found.flow is PRESSED
+    assert look([Flow()], 4, 10.0) is None
