@@ -1,7 +1,7 @@
 """What a flood of connections does to a run: the time to join, the time of a vote of two, and memory.
 
     python bench/floods.py [--at master peer] [--how silent half knock tls finished pings] [--open]
-                           [--rate 2000] [--seconds 30]
+                           [--rate 2000] [--seconds 30] [--nice 0]
 
 Master and two peers run as processes of their own, and so does the flood, which comes from another address of this
 machine (127.0.0.2). Both peers vote again and again, and another peer, for which everything is 80 ms away (`far.py`),
@@ -14,6 +14,9 @@ joins and leaves. The run has a secret unless `--open` is given. Prints a JSON l
     finished   the same, and the handshake is finished; the proof is never sent
     pings      eight connections with a token that join and ping without end
 
+The flood takes the cores that master and peers need, as one from elsewhere would not: with `--nice 19` it gets what
+they leave, and `flood_per_s` says what it reached.
+
 The last three need a token: without one there is no way behind the knock, and one that was recorded opens once. At a
 peer there is no way either: its knocks are made with the key of a link, which only the two ends of it have.
 """
@@ -21,6 +24,7 @@ peer there is no way either: its knocks are made with the key of a link, which o
 import argparse
 import contextlib
 import json
+import os
 import re
 import resource
 import socket
@@ -130,7 +134,7 @@ def flooding(
 ) -> Iterator["subprocess.Popen[str]"]:
     command = [sys.executable, __file__, "--flood", str(port), "--at", kind[0], "--how", kind[1]]
     command += ["--rate", str(arguments.rate), "--seconds", str(arguments.seconds)]
-    command += ["--open"] if not token else []
+    command += ["--nice", str(arguments.nice)] + (["--open"] if not token else [])
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdin is not None, "a pipe was asked for"
@@ -209,6 +213,7 @@ def main() -> None:
     parser.add_argument("--open", action="store_true", help="a run without a secret")
     parser.add_argument("--rate", type=float, default=2000)
     parser.add_argument("--seconds", type=float, default=30)
+    parser.add_argument("--nice", type=int, default=0, help="of the flood's process")
     parser.add_argument("--flood", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--be-peer", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -217,6 +222,7 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if arguments.flood:
         kind, token = (arguments.at[0], arguments.how[0]), sys.stdin.readline().strip()
+        os.nice(arguments.nice)
         flood(arguments.flood, kind, token, arguments.rate, arguments.seconds)
     elif arguments.be_peer:
         be_peer(arguments.be_peer)

@@ -3,12 +3,18 @@
 Owns how they are found, and that there are not both. Must not know what is inside them.
 """
 
+import atexit
 import os
+import re
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from pccl.environment import look_up
 from pccl.errors import UsageError
+
+TOKEN_LIKE = re.compile(r"[\w-]{64,}")
+"""What may be a token, wherever it stands: no part of a host name has more than 63 characters."""
 
 TOKEN_FILE_MAX = 4096
 """Bytes that are read of it; a token has 80."""
@@ -82,3 +88,18 @@ def _token_in_file() -> str:
             return file.read(TOKEN_FILE_MAX).decode("ascii", errors="replace").strip()
     except OSError as error:
         raise UsageError(f"PCCL_TOKEN_FILE must be a file that can be read, got {path!r}: {error.strerror}") from error
+
+
+def leave_in_environment(address: str) -> None:
+    """For what this process runs. Its children inherit that, so the token lies in a file of its user, for as long as
+    this process lives; one that is killed leaves the file."""
+    place, _, token = address.partition("#")
+    os.environ["PCCL_MASTER"] = place
+    if not token:
+        return
+    descriptor, path = tempfile.mkstemp(prefix="pccl-", suffix=".token")  # mode 0600
+    atexit.register(Path(path).unlink, missing_ok=True)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token)
+    os.environ.pop("PCCL_TOKEN", None)  # It would go before the file's.
+    os.environ["PCCL_TOKEN_FILE"] = path

@@ -348,7 +348,7 @@ def together_pending(first, second):
 def test_an_observer_may_look_and_not_join(secured, secret, capsys):
     observer = token_of(secret, Claim(Role.OBSERVER, b"abcdef"), secured)
     assert main(["status", f"pccl://{place(secured)}#{observer}"]) in (0, 3)
-    with pytest.raises(Refused, match="use one of the role peer"):
+    with pytest.raises(Refused, match="join with the role peer"):
         Communicator(place(secured), token=observer).connect(n_attempts=1)
     capsys.readouterr()
     assert main(["kick", "nobody", f"pccl://{place(secured)}#{observer}"]) == 2

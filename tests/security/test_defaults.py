@@ -8,11 +8,15 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
-from pccl import Communicator, MasterNode
+from pccl import Communicator, MasterNode, UsageError
 from pccl.api import account
+from pccl.cli import main, master
+from pccl.credentials import find_token, leave_in_environment
+from pccl.security.secret import load
 from tests.e2e.test_api import environment, free_port
 from tests.patience import HANG_S
 
@@ -68,6 +72,28 @@ def test_insecure_is_said_loudly(tmp_path):
     assert not os.listdir(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("listen", "found", "said"),
+    [
+        ("0.0.0.0", "10.0.0.5", "inside this network"),
+        ("", "127.0.0.1", "on this machine"),  # It has no route to the internet: any of its addresses may be meant.
+        ("0.0.0.0", "198.18.0.7", "inside this network"),
+        ("0.0.0.0", "93.184.216.34", ""),
+        ("10.0.0.5", "93.184.216.34", ""),
+    ],
+)
+def test_an_address_that_was_guessed_says_for_whom_it_is(monkeypatch, listen, found, said):
+    """Behind the NAT of a provider the address that a machine knows itself by leads nowhere from outside."""
+    monkeypatch.setattr(master, "own_address", lambda: found)
+    hint = master.elsewhere(listen)
+    assert (said in hint and found in hint) if said else not hint
+
+
+def test_a_missing_secret_says_who_makes_it(tmp_path):
+    with pytest.raises(UsageError, match="the master makes it when it is first started"):
+        load(tmp_path / "48148.secret")
+
+
 @pytest.fixture
 def nothing_said(monkeypatch):
     monkeypatch.setattr(account, "_TOLD_UNSECURED", set())
@@ -94,3 +120,27 @@ def test_nor_does_it_with_a_token_or_on_this_machine(caplog, monkeypatch, secure
     with Communicator(f"127.0.0.1:{secured.port}", token=secured.token, listen="127.0.0.1"):
         pass
     assert "NOT SECURED" not in caplog.text
+
+
+def test_an_address_in_the_place_of_a_peer_shows_no_token(capsys):
+    token = "AYF-pFtBe6kAAAAAKpEEfW3_CierMzpPHJLT1ILSUu8GOvUR78aK7c0xd1ocWaDfhIqLk-RcqZq1JTnM"
+    assert main(["kick", f"pccl://10.0.0.5:48148#{token}", "oslo"]) == 2
+    said = capsys.readouterr().err
+    assert "the master's address comes behind it" in said
+    assert token[:20] not in said
+
+
+def test_a_token_that_is_left_for_others_is_not_in_their_environment(monkeypatch, tmp_path):
+    """As workers of Ray are told the address of their master; what they run finds the token all the same."""
+    token = "AYF-pFtBe6kAAAAAKpEEfW3_CierMzpPHJLT1ILSUu8GOvUR78aK7c0xd1ocWaDfhIqLk-RcqZq1JTnM"
+    for name, value in {"PCCL_MASTER": "", "PCCL_TOKEN_FILE": "", "PCCL_TOKEN": "another"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    leave_in_environment(f"pccl://10.0.0.5:48148#{token}")
+    child = subprocess.run(
+        [sys.executable, "-c", "import os; print(dict(os.environ))"], stdout=subprocess.PIPE, text=True
+    )
+    assert token not in child.stdout
+    assert "'PCCL_MASTER': 'pccl://10.0.0.5:48148'" in child.stdout
+    assert find_token(os.environ["PCCL_MASTER"], None) == token
+    assert [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()] == [0o600]

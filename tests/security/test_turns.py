@@ -1,7 +1,8 @@
-"""Turns of strangers at a door without a knock: whose is next, what it is charged, and a flood of real handshakes."""
+"""Turns of connections that have proved nothing: whose is next, what it is charged, and floods of real handshakes."""
 
 import asyncio
 import contextlib
+import secrets
 import selectors
 import socket
 import ssl
@@ -13,7 +14,7 @@ import pytest
 from pccl import Communicator, MasterNode
 from pccl.net import turns
 from pccl.net.turns import ALL_BURST_S, ALL_SHARE, EACH_BURST_S, EACH_SHARE, Budget, Turns
-from pccl.security import tls
+from pccl.security import control, tls, tokens
 from pccl.wire.framing import Purpose, preamble
 from tests.patience import HANG_S
 from tests.unit.scripted import run
@@ -116,6 +117,51 @@ def test_those_that_prove_themselves_cost_nothing():
     run(scene())
 
 
+def test_what_cannot_wait_is_paid_all_the_same():
+    """A second step goes at once, and the line waits for it afterwards."""
+
+    async def scene():
+        line = Line()
+
+        def step():
+            line.clock.cost += 10 * EACH_BURST_S
+
+        line.turns.pay(1, "flood", step)
+        line.ask(2, "flood")
+        await line.pass_turns(5)
+        assert line.went == []
+        line.turns.refund(1)  # It has proved itself: what waits for its budget looks again later, another line at once.
+        await line.pass_turns(5)
+        line.ask(3, "honest")
+        await line.pass_turns(5)
+        assert sorted(line.went) == [2, 3]
+        line.turns.stop()
+
+    run(scene())
+
+
+def test_a_line_gives_back_only_so_much(monkeypatch):
+    """One with a token that connects and proves itself without end costs the master no more than one that does not."""
+    monkeypatch.setattr(turns, "GIVEN_BACK_BURST", 100.0)
+
+    async def scene():
+        line = Line()
+        for number in range(1000):
+            line.ask(number, "holder")
+            await line.pass_turns(3)
+            line.turns.refund(number)
+            await line.pass_turns(2)
+            line.turns.forget(number)
+        assert len(line.went) == pytest.approx(100 + EACH_BURST_S / 0.001, abs=2)
+        line.clock.now += 60.0
+        line.ask(5000, "holder")
+        await line.pass_turns(5)
+        assert line.went[-1] == 5000
+        line.turns.stop()
+
+    run(scene())
+
+
 def test_one_that_is_gone_has_no_turn_and_leaves_nothing():
     async def scene():
         line = Line()
@@ -149,10 +195,11 @@ def test_budgets_of_addresses_are_bounded(monkeypatch):
 
 
 class Flood:
-    """Handshakes from another address without end: as far as TLS goes without a certificate."""
+    """Handshakes from another address without end: as far as TLS goes without a proof."""
 
-    def __init__(self, port):
-        self._port, self._over = port, threading.Event()
+    def __init__(self, port, head):
+        """`head` makes what is sent before TLS."""
+        self._port, self._head, self._over = port, head, threading.Event()
         self.begun = self.answered = 0
         self._context = tls.dialling_context()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -184,7 +231,7 @@ class Flood:
         end = self._context.wrap_bio(incoming, outgoing)
         with contextlib.suppress(ssl.SSLWantReadError):
             end.do_handshake()
-        sock.sendall(preamble(Purpose.CONTROL_CERTIFIED) + outgoing.read())
+        sock.sendall(self._head() + outgoing.read())
         waiting.register(sock, selectors.EVENT_READ, [end, incoming, outgoing, 8])
         self.begun += 1
 
@@ -205,20 +252,38 @@ class Flood:
         key.fileobj.close()
 
 
-def test_a_flood_of_handshakes_keeps_no_peer_out(ours, tmp_path, monkeypatch):
+def certified(ours, tmp_path):
+    """What master and peers have, and what the flood sends before TLS: here anybody gets as far as that."""
+    return ours.master(), lambda master: ours.peer(), lambda master: preamble(Purpose.CONTROL_CERTIFIED)
+
+
+def with_tokens(ours, tmp_path):
+    """The same where it takes a knock, which is a fresh one each time: that of a token holder."""
+
+    def head(master):
+        token = tokens.parse(master.token)
+        nonce = secrets.token_bytes(control.NONCE_BYTES)
+        return preamble(Purpose.CONTROL_TLS) + control.knock(token.claim, token.key, nonce)
+
+    return {"secret": tmp_path / "secret"}, lambda master: {"token": master.token}, head
+
+
+@pytest.mark.parametrize("door", [certified, with_tokens])
+def test_a_flood_of_handshakes_keeps_no_peer_out(ours, tmp_path, monkeypatch, door):
     """A peer joins and votes beside it. With budgets so small that three hundred handshakes wait for minutes, the flood
     is not answered for most of what it begins, and a peer of another address does not wait behind it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for name, value in (("EACH_SHARE", 0.001), ("EACH_BURST_S", 0.005), ("ALL_SHARE", 0.2), ("ALL_BURST_S", 0.1)):
         monkeypatch.setattr(turns, name, value)
+    of_master, of_peer, head = door(ours, tmp_path)
     with (
-        MasterNode("127.0.0.1:0", **ours.master()) as master,
-        Communicator(f"127.0.0.1:{master.port}", listen="127.0.0.1", **ours.peer()) as first,
-        Flood(master.port) as flood,
+        MasterNode("127.0.0.1:0", **of_master) as master,
+        Communicator(f"127.0.0.1:{master.port}", listen="127.0.0.1", **of_peer(master)) as first,
+        Flood(master.port, lambda: head(master)) as flood,
     ):
         began = time.monotonic()
         wait_for(lambda: flood.begun >= 300)
-        second = Communicator(f"127.0.0.1:{master.port}", listen="127.0.0.1", **ours.peer())
+        second = Communicator(f"127.0.0.1:{master.port}", listen="127.0.0.1", **of_peer(master))
         joining = threading.Thread(target=second.connect, daemon=True)
         joining.start()
         while first.world_size < 2:

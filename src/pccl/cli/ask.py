@@ -18,6 +18,7 @@ REMEDY = {
     "resolve": "check the name",
     "connect": "is the master running there? Start it with `pccl master`, or check address, port and firewall",
     "answer": "is it a master? Check the port",
+    "door": "check that this is the master's address, and that token or certificate are for it",
     "protocol": "is it a master of this release? Check the port, and `pccl version` on both machines",
     "refused": "try again",
 }

@@ -25,7 +25,11 @@ def kick(
 ) -> int:
     """Ask the master to put this peer out, and print which one it was."""
     if not 0 < len(peer) <= PEER_MAX:
-        raise UsageError(f"PEER must be a name or the beginning of an id, of up to {PEER_MAX} characters, got {peer!r}")
+        # Not what it is: an address with a token may have taken its place.
+        raise UsageError(
+            f"PEER must be a name or the beginning of an id, of up to {PEER_MAX} characters, got {len(peer)}; "
+            "the master's address comes behind it"
+        )
     if len(reason) > REASON_MAX:
         raise UsageError(f"--reason must have up to {REASON_MAX} characters, got {len(reason)}")
     master = find_entrance(address, certificates)

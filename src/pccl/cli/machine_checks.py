@@ -14,6 +14,7 @@ import pccl
 from pccl.cli.version import native_part
 from pccl.config import PeerConfig
 from pccl.core.limits import MasterLimits, PeerLimits
+from pccl.credentials import TOKEN_LIKE
 from pccl.environment import VARIABLES, look_up, misspelt
 from pccl.errors import UsageError
 from pccl.net.bounds import peer_bounds
@@ -127,5 +128,7 @@ def _shown(name: str, value: str) -> str:
     """A setting without what admits: reports of a doctor are pasted into questions."""
     if name == "PCCL_TOKEN":
         return "(a token)" if value else ""
+    if name != "PCCL_MASTER":
+        return value
     place, separator, token = value.partition("#")
-    return f"{place}#(a token)" if name == "PCCL_MASTER" and separator and token else value
+    return TOKEN_LIKE.sub("(a token)", place) + (f"{separator}(a token)" if token else separator)

@@ -2,6 +2,7 @@
 unless its user says otherwise."""
 
 import contextlib
+import ipaddress
 import queue
 import signal
 import sys
@@ -44,9 +45,11 @@ def serve(
     except UsageError as error:
         print(f"pccl master: {error}", file=sys.stderr)
         return 2
-    host = listen.rpartition(":")[0]
+    host = host_of(listen)
     print(f"the master listens on {host or 'all addresses'}:{master.port} and waits for peers; Ctrl-C ends it")
     names = ", or at another name in this master's certificate" if certified else ""
+    if not certified and (hint := elsewhere(host)):
+        print(hint)
     print(f"peers join at: {join_address(host, master)}{names}", flush=True)
     while master.serving:
         with contextlib.suppress(queue.Empty):
@@ -58,10 +61,27 @@ def serve(
     return 1
 
 
+def host_of(listen: str) -> str:
+    """The host of a listen address, in which the port may be left out; empty for all addresses."""
+    return str(MasterConfig.resolve(listen, {}).listen).rpartition(":")[0]
+
+
 def join_address(host: str, master: MasterNode) -> str:
     """What a peer's user pastes."""
-    reached = own_address() if host in ("", "0.0.0.0", "[::]") else host
-    return f"pccl://{reached}:{master.port}{'#' if master.token else ''}{master.token}"
+    return f"pccl://{_reached(host)}:{master.port}{'#' if master.token else ''}{master.token}"
+
+
+def _reached(host: str) -> str:
+    return own_address() if host in ("", "0.0.0.0", "[::]") else host
+
+
+def elsewhere(host: str) -> str:
+    """What to change in the address, where it was guessed and serves some peers only."""
+    reached = _reached(host)
+    if reached == host or not ipaddress.ip_address(reached).is_private:
+        return ""
+    where = "on this machine" if is_loopback(reached) else "inside this network"
+    return f"the next line is for peers {where}; for others put a name or address that leads here in place of {reached}"
 
 
 def _secret_file(listen: str, secret: str | None, insecure: bool) -> Path | None:

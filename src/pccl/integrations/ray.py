@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from pccl import MasterNode
+from pccl.credentials import leave_in_environment
 from pccl.integrations import advise
 
 with advise("ray"):
@@ -114,8 +115,4 @@ class PCCLBackend(Backend):
             if self._master is None:
                 self._master = start_master(backend_config.port, backend_config.secret)
             address = ray.get(self._master.address.remote())
-        worker_group.execute(_remember, address)
-
-
-def _remember(address: str) -> None:
-    os.environ["PCCL_MASTER"] = address
+        worker_group.execute(leave_in_environment, address)

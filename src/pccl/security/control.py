@@ -77,10 +77,16 @@ class Guard(Protocol):
 class AcceptingGuard(Guard, Protocol):
     """That of a master."""
 
-    rationed: bool
-    """A stranger makes it compute, so each step of it must wait for its turn."""
     wants: str
     """What to do, for those that come with something else."""
+
+    @property
+    def rationed(self) -> bool:
+        """What comes next makes it compute for an end that has proved too little: it must wait for its turn."""
+
+    def greet(self, data: bytes) -> bytes:
+        """Bytes have come. What is before TLS is looked at now, and costs nothing worth a turn; the bytes behind it,
+        which `feed` takes. Raises `Refused`."""
 
     @property
     def bearer(self) -> Bearer | None:
@@ -219,6 +225,8 @@ class AcceptingEnd:
     def __init__(self) -> None:
         self._pipe: Pipe | None = None
         self._first = b""
+        self._answered = False
+        """Our part of the handshake is made, which is most of what it costs."""
         self.bearer: Bearer | None = None
         """What the other end shows; worth nothing until `open`."""
         self.open = False
@@ -232,14 +240,15 @@ class AcceptingEnd:
     def outgoing(self) -> bytes:
         """See `Guard`."""
         first, self._first = self._first, b""
-        return first + self._pipe.outgoing() if self._pipe is not None else b""
+        sealed = self._pipe.outgoing() if self._pipe is not None else b""
+        self._answered = self._answered or bool(sealed)
+        return first + sealed
 
 
 class MasterGuard(AcceptingEnd):
     """The end that accepts tokens."""
 
     purpose = Purpose.CONTROL_TLS
-    rationed = False  # The knock comes first.
     wants = "this master wants a token: use the address that it printed, pccl://host:port#token"
 
     def __init__(self, door: Door) -> None:
@@ -248,17 +257,31 @@ class MasterGuard(AcceptingEnd):
         self._key = b""
         self._head = bytearray()
 
+    @property
+    def rationed(self) -> bool:
+        """See `AcceptingGuard`. What follows our answer is the proof, and a report of any length may come with it."""
+        return not self._answered
+
+    def greet(self, data: bytes) -> bytes:
+        """See `AcceptingGuard`."""
+        if self.bearer is not None:
+            return data
+        missing = KNOCK_BYTES - len(self._head)
+        self._head += data[:missing]
+        if len(self._head) < KNOCK_BYTES:
+            return b""
+        claim, self._key = self._door.admit(bytes(self._head))
+        self.bearer = Bearer("token", claim.name, claim.role.name.lower(), claim.rights)
+        self._head, self._first = bytearray(), preamble(self.purpose)
+        return data[missing:]
+
     def feed(self, data: bytes) -> bytes:
         """See `Guard`."""
+        data = self.greet(data)
+        if self.bearer is None:
+            return b""
         if self._pipe is None:
-            missing = KNOCK_BYTES - len(self._head)
-            self._head += data[:missing]
-            if len(self._head) < KNOCK_BYTES:
-                return b""
-            claim, self._key = self._door.admit(bytes(self._head))
-            self.bearer = Bearer("token", claim.name, claim.role.name.lower(), claim.rights)
-            self._pipe, self._head, self._first = self._door.pipe(), bytearray(), preamble(Purpose.CONTROL_TLS)
-            data = data[missing:]
+            self._pipe = self._door.pipe()
         plain = self._pipe.feed(data)
         return plain if self.open else self._take_proof(plain)
 

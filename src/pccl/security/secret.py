@@ -62,7 +62,8 @@ def load(path: Path) -> MasterSecret:
             text = file.read(_FILE_MAX).decode("ascii", errors="replace").strip()
     except OSError as error:
         raise UsageError(
-            f"secret (PCCL_SECRET_FILE) must be a file that can be read, got {path}: {error.strerror}"
+            f"secret (PCCL_SECRET_FILE) must be a file that can be read, got {path}: {error.strerror}; the "
+            "master makes it when it is first started: do this on its machine, as its user, with its --secret or --port"
         ) from error
     if mode & 0o077:
         raise UsageError(
