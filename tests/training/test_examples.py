@@ -79,6 +79,18 @@ def test_the_recipe_goes_on_after_all_its_peers_were_killed(master, tmp_path):
     assert len({lines[-1].split()[-1] for lines in told}) == 1, told
 
 
+def test_nodes_of_two_ranks_train_a_sharded_model(master):
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    example = [EXAMPLES / "fsdp_hybrid.py", master.address, "--rounds", "3", "--every", "4", "--min-peers", "2"]
+    nodes = [run(*command, *example) for _ in range(2)]
+    told = [node.communicate(timeout=HANG_S)[0] for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    digests = [dict(re.findall(r"rank (\d): 3 rounds, digest of its shards (\w+)", text)) for text in told]
+    assert digests[0] == digests[1]
+    assert set(digests[0]) == {"0", "1"}
+    assert digests[0]["0"] != digests[0]["1"]
+
+
 def test_there_is_a_test_for_each_example():
     source = (ROOT / "tests" / "training" / "test_examples.py").read_text()
     assert all(path.name in source for path in EXAMPLES.glob("*.py") if path.name != "char_gpt.py")

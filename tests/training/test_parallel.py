@@ -262,13 +262,15 @@ def test_a_peer_that_makes_rounds_is_refused(crew):
 def test_too_few_peers_hold_their_gradients_until_another_comes(crew, caplog):
     """The step that was under way is made with the newcomer, as if it had been there from the beginning."""
     made = [make(crew, min_peers=2) for _ in range(3)]
-    left = threading.Event()
+    left, pause = threading.Event(), threading.Event()
     expected = oracle.train_parallel(2, 8)
 
     def act(number):
         run, model, optimizer = made[number]
         if number == 2:
             left.wait(HANG_S)
+            while "min_peers is 2, and 1 peer is here" not in caplog.text:  # If it came at once there would be no wait.
+                pause.wait(0.05)
         with run:
             while run.step < (3 if number == 1 else 8):
                 oracle.inner_step(model, optimizer, min(number, 1), run.step)

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from pccl import UsageError
+
 log = logging.getLogger("pccl.training")
 
 NAME = "round-{:09d}.pt"
@@ -32,9 +34,18 @@ class Saver:
 
     def save(self, round: int, state: dict[str, Any]) -> None:
         """Write this; the state is ours. While the last one is being written it is left out."""
-        if self._thread is not None and self._thread.is_alive():
+        if self.busy:
             log.warning("the checkpoint of round %d is left out: the last one is still being written", round)
             return
+        self.begin(round, state)
+
+    @property
+    def busy(self) -> bool:
+        """The last one is still being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def begin(self, round: int, state: dict[str, Any]) -> None:
+        """Write this, with none under way."""
         self._thread = threading.Thread(target=self._write, args=(round, state), name="pccl-checkpoint")
         self._thread.start()
 
@@ -69,11 +80,16 @@ def write(path: Path, state: dict[str, Any]) -> None:
         beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)
+    settle(path.parent)
+
+
+def settle(folder: Path) -> None:
+    """The names in it last, also when the machine stops."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(descriptor)
     finally:
-        os.close(folder)
+        os.close(descriptor)
 
 
 def found(folder: Path) -> list[Path]:
@@ -97,3 +113,19 @@ def newest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:
 def load(path: Path) -> Any:
     """What `write` has written: tensors and numbers, on the CPU."""
     return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def export(tensors: dict[str, torch.Tensor], path: str | os.PathLike[str]) -> None:
+    """Whole tensors into a file of safetensors, which has its name only when all of it is written."""
+    try:
+        from safetensors.torch import save_file
+    except ImportError as error:
+        raise UsageError("export_safetensors needs the package safetensors: pip install 'pccl[safetensors]'") from error
+    goal = Path(path)
+    beside = goal.with_name(f"{goal.name}.{os.getpid()}")
+    goal.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        save_file({name: each.contiguous() for name, each in tensors.items()}, beside)
+        beside.replace(goal)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -6,23 +6,28 @@ Owns the names, which must be the same on all peers, and the division into fragm
 import copy
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 import xxhash
 from torch import nn, optim
 
-from pccl import SharedState, TensorInfo, UsageError
+from pccl import Communicator, ErrorFeedback, SharedState, TensorInfo, UsageError
+from pccl.training.checkpoint import Saver, export, newest
+from pccl.training.group import Group
 from pccl.training.outer import Fragment, Stretch
 from pccl.training.rows import Table
 from pccl.training.settings import Settings
-from pccl.training.state import COMPILED, make_state, unwrapped
+from pccl.training.state import COMPILED, in_memory_order, make_state, unwrapped
 
 Named = list[tuple[str, torch.Tensor]]
 
 
 class Contents:
     """A model and its optimizers."""
+
+    sharded = False
+    """This process holds a part of it."""
 
     def __init__(self, model: nn.Module, optimizers: Sequence[optim.Optimizer], settings: Settings) -> None:
         model = unwrapped(model)
@@ -31,11 +36,18 @@ class Contents:
         """Parameters by their names here and in the model."""
         named: Named = [(name, each) for name, _, each in self._places]
         for name, parameter in named:
-            if hasattr(parameter, "to_local"):
-                raise UsageError(f"training: parameter {name!r} must be a plain tensor, got a DTensor; pass the model")
+            self._check_kind(name, parameter)
+            if parameter.is_complex():
+                raise UsageError(
+                    f"training: {name!r} must be real, got {parameter.dtype}; hold torch.view_as_real of it"
+                )
         trained: Named = [(name, each) for name, each in named if each.requires_grad]
+        self._frozen_places = [place for place in self._places if not place[2].requires_grad]
         if not trained:
             raise UsageError("training: model must have a parameter that requires a gradient, got none")
+        stepped = {id(each) for optimizer in optimizers for group in optimizer.param_groups for each in group["params"]}
+        if not any(id(each) in stepped for _, each in trained):
+            raise UsageError("training: optimizer must step parameters of model, got others; build it from this model")
         self._outer = self._divide(trained)
         self.fragments: Sequence[Stretch] = self._outer
         """What is reduced, each by itself."""
@@ -44,6 +56,20 @@ class Contents:
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._left_out: int | torch.Tensor = 0
         self._make_states()
+
+    def _check_kind(self, name: str, parameter: torch.Tensor) -> None:
+        if is_sharded(parameter):
+            raise UsageError(
+                f"DataParallel: parameter {name!r} must be a plain tensor, got a DTensor; sharded models are for DiLoCo"
+            )
+
+    def group(self, place: str | Communicator, codec: str | ErrorFeedback | None) -> Group:
+        """Those with which such contents are shared."""
+        return Group(place, codec)
+
+    def _here(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What of a tensor lies in this process."""
+        return tensor
 
     def _divide(self, trained: Named) -> list[Fragment]:
         held = 2 if self._settings.overlap == "round" else 1
@@ -55,12 +81,12 @@ class Contents:
     @property
     def _frozen(self) -> Named:
         """Looked up again and again: a model that was moved has others."""
-        frozen = [(name, path) for name, path, each in self._places if not each.requires_grad]
-        return [(name, self._model.get_parameter(path).detach()) for name, path in frozen]
+        frozen = [(name, path) for name, path, _ in self._frozen_places]
+        return [(name, self._here(self._model.get_parameter(path).detach())) for name, path in frozen]
 
     @property
     def _buffers(self) -> Named:
-        return [(name, self._model.get_buffer(path)) for name, path in self._buffer_places]
+        return [(name, self._here(self._model.get_buffer(path))) for name, path in self._buffer_places]
 
     def _check_parameters(self) -> None:
         """The optimizer steps the parameters that it was made with, and so does the run."""
@@ -69,6 +95,15 @@ class Contents:
                 raise UsageError(
                     f"training: parameter {name!r} must stay the one that the run was made with, got another; build "
                     "the optimizer and the run after the model was loaded with assign=True"
+                )
+
+    def check_frozen(self) -> None:
+        """What was frozen when the run was made has no delta: it must stay so. What is frozen later has one of 0."""
+        for name, _, parameter in self._frozen_places:
+            if parameter.requires_grad:
+                raise UsageError(
+                    f"training: parameter {name!r} was frozen when the run was made, and must stay so, but is trained "
+                    "now; build another run on all peers, while all that will be trained requires a gradient"
                 )
 
     def _make_states(self) -> None:
@@ -88,7 +123,7 @@ class Contents:
                 self._left_out = self._left_out + (found_inf != 0)
             step_done()
 
-        self._hooks.append(self._optimizers[-1].register_step_post_hook(stepped))
+        self._hooks.append(self._optimizers[-1].register_step_post_hook(uncompiled(stepped)))
 
     @property
     def left_out(self) -> int:
@@ -121,10 +156,12 @@ class Contents:
         return [*self._equal(leases), *self._free()]
 
     def _equal(self, leases: torch.Tensor) -> Named:
-        return [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), ("leases", leases)]
+        found = [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), ("leases", leases)]
+        return [in_memory_order(name, each) for name, each in found]
 
     def _free(self) -> Named:
-        return [*((f"buffer.{name}", each) for name, each in self._buffers), *self._apart()]
+        found = [*((f"buffer.{name}", each) for name, each in self._buffers), *self._apart()]
+        return [in_memory_order(name, each) for name, each in found]
 
     def _alike(self) -> Named:
         """What is trained, and equal on all peers."""
@@ -146,6 +183,10 @@ class Contents:
         return ", ".join(f"{name}={value}" for name, value in self._agreed())
 
     def _optimizer_tensors(self) -> Named:
+        """Of the optimizers, what lies here."""
+        return [(name, self._here(value)) for name, value in self._states()]
+
+    def _states(self) -> Named:
         """Of the optimizers."""
         found: Named = []
         for number, optimizer in enumerate(self._optimizers):
@@ -170,6 +211,10 @@ class Contents:
             for fragment in self._outer
             for name, place, parameter in zip(fragment.names, fragment.places, fragment.parameters, strict=True)
         }
+
+    def sharded_outer(self) -> dict[str, Any]:
+        """Outer parameters of which this process has a part."""
+        return {}
 
     def digest(self) -> str:
         """Of the outer state of all fragments."""
@@ -215,6 +260,18 @@ class Contents:
             optimizer.load_state_dict(saved)
         self.take_over()
 
+    def saver(self, folder: str, every: int, keep: int) -> Saver:
+        """What writes states of the run."""
+        return Saver(folder, every, keep)
+
+    def newest(self, folder: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
+        """The newest state in a folder; `make` makes one like it."""
+        return newest(folder)
+
+    def export(self, path: str) -> None:
+        """Outer parameters into a file of safetensors."""
+        export(self.outer(), path)
+
     # ── buffers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def buffer_values(self) -> torch.Tensor:
@@ -242,6 +299,20 @@ class Contents:
             begin += buffer.numel()
 
 
+def contents_of(model: nn.Module, optimizers: Sequence[optim.Optimizer], settings: Settings) -> Contents:
+    """Of a model that lies here whole, or of which this process holds a part."""
+    if any(map(is_sharded, model.parameters())):
+        from pccl.training.fsdp.contents import ShardedContents  # They take time to import.
+
+        return ShardedContents(model, optimizers, settings)
+    return Contents(model, optimizers, settings)
+
+
+def is_sharded(tensor: torch.Tensor) -> bool:
+    """A DTensor, known without importing what they are made of."""
+    return hasattr(tensor, "to_local")
+
+
 def _fits(kind: str, mine: dict[str, torch.Tensor], saved: Any) -> None:
     shapes = {name: tuple(each.shape) for name, each in mine.items()}
     theirs = {name: tuple(each.shape) for name, each in saved.items()} if isinstance(saved, dict) else None
@@ -249,6 +320,12 @@ def _fits(kind: str, mine: dict[str, torch.Tensor], saved: Any) -> None:
         other = next((name for name in shapes if theirs is None or theirs.get(name) != shapes[name]), None)
         what = f"{other!r} of shape {shapes[other]}" if other is not None else "nothing else"
         raise UsageError(f"load_state_dict: {kind} must hold {what}, as the model here does; load another checkpoint")
+
+
+def uncompiled(call: Callable[..., None]) -> Callable[..., None]:
+    """For a hook of steps that may be compiled: these call it as it is."""
+    disable: Any = torch.compiler.disable
+    return cast("Callable[..., None]", disable(call))
 
 
 def plain_name(name: str) -> str:
@@ -270,13 +347,12 @@ def split(named: Named, fragments: int) -> list[Named]:
     """Blocks of layers by turns, so that each fragment has early and late ones; what is in no block, such as
     embeddings, goes where least is. The same for all peers with the same names and sizes."""
     parts: list[Named] = [[] for _ in range(fragments)]
-    loose: Named = []
+    blocks = {name: int(block.group(1)) for name, _ in named if (block := _BLOCK.search(name))}
+    numbers = sorted(set(blocks.values()))  # Between them may be what has no parameters.
     for name, parameter in named:
-        block = _BLOCK.search(name)
-        if block is None:
-            loose.append((name, parameter))
-        else:
-            parts[int(block.group(1)) % fragments].append((name, parameter))
+        if name in blocks:
+            parts[numbers.index(blocks[name]) % fragments].append((name, parameter))
+    loose = [(name, parameter) for name, parameter in named if name not in blocks]
     for entry in sorted(loose, key=lambda each: (-each[1].numel(), each[0])):
         min(parts, key=lambda part: sum(each.numel() for _, each in part)).append(entry)
     if not all(parts):

@@ -11,7 +11,8 @@ import torch
 import xxhash
 from torch import nn, optim
 
-from pccl.training.contents import Contents, Named
+from pccl import UsageError
+from pccl.training.contents import Contents, Named, uncompiled
 from pccl.training.outer import Fragment, Stepped, Stretch, fetch, norm_of, spread
 from pccl.training.settings import Settings
 
@@ -45,6 +46,7 @@ class Bucket(Stretch):
 
     def measure(self, delta: torch.Tensor) -> float:
         """The gradients that are here; 0 where there is none."""
+        self._check_dense()
         for place, parameters in self.crossings():
             fetch(delta[place], [torch.zeros_like(each) if each.grad is None else each.grad for each in parameters])
         self.taken = False
@@ -52,9 +54,17 @@ class Bucket(Stretch):
         self._take_sample(delta)
         return norm_of(delta)
 
+    def _check_dense(self) -> None:
+        for name, each in zip(self.names, self.parameters, strict=True):
+            if each.grad is not None and each.grad.layout is not torch.strided:
+                raise UsageError(
+                    f"DataParallel: the gradient of {name!r} must be dense, got a sparse one; build the embedding with "
+                    "sparse=False, or train with DiLoCo"
+                )
+
     def _take_sample(self, delta: torch.Tensor) -> None:
         """The largest element of the shortest gradient."""
-        present = [place for place, each in enumerate(self.parameters) if each.grad is not None]
+        present = [place for place, each in enumerate(self.parameters) if each.grad is not None and each.numel()]
         self._sample = None
         if present:
             shortest = min(present, key=lambda place: self.parameters[place].numel())
@@ -74,7 +84,8 @@ class Bucket(Stretch):
             place, element, sent = self._sample
             gradient = self.parameters[place].grad
             assert gradient is not None, "its version is as it was"
-            if math.isfinite(sent) and float(gradient.detach().reshape(-1)[element]) != sent:
+            present_value = float(gradient.detach().reshape(-1)[element].to(torch.float32))  # As it was sent.
+            if math.isfinite(sent) and present_value != sent:
                 found.append(self.names[place])
         return found
 
@@ -128,7 +139,8 @@ class Gradients(Contents):
             for parameter in bucket.parameters:
                 listen: Any = parameter.register_post_accumulate_grad_hook
                 self._hooks.append(listen(lambda each, place=number: gradient(place, each)))
-        self._hooks += [each.register_step_pre_hook(lambda *_: before()) for each in self._optimizers]
+        reduce = uncompiled(lambda *_: before())
+        self._hooks += [each.register_step_pre_hook(reduce) for each in self._optimizers]
         self.attach(after)
 
     def _alike(self) -> Named:

@@ -20,6 +20,7 @@ from pccl import (
     ReduceInfo,
     Refused,
     SharedState,
+    SharedStateSyncInfo,
     SyncFailed,
     TooFewPeers,
     UsageError,
@@ -41,6 +42,12 @@ POLL_S = 0.25
 
 TOLD_EVERY_S = 10.0
 """How often they say for whom they wait."""
+
+
+Since = tuple[int, int, float]
+"""How much a peer had made up to a moment: steps that count, tokens, and seconds of computing."""
+
+NOTHING: Since = (0, 0, 0.0)
 
 
 class Landed(NamedTuple):
@@ -65,8 +72,8 @@ class Flight:
         """The step after which it is merged."""
         self.round, self.last = 0, False
         """The round that it belongs to, counted from 1, and whether it is the last of that."""
-        self.since = (0, 0)
-        """Steps and tokens before those that it carries."""
+        self.since = NOTHING
+        """Before what it carries."""
         self._packed = packed
         self._work = work
 
@@ -134,12 +141,18 @@ class Group:
                 return
             self._given.connect()
             return
-        assert self._address is not None, "an address or a Communicator"
-        joining = Communicator(self._address, sigterm=False)
-        with contextlib.suppress(SyncFailed):  # Its holders are gone; the sync brings what is missing.
-            joining.prefetch_shared_state(state, CONNECT_ATTEMPTS)
+        joining = self._make()
+        self._prefetch(joining, state)
         joining.connect(CONNECT_ATTEMPTS)
         self._communicator = joining
+
+    def _make(self) -> Communicator:
+        assert self._address is not None, "an address or a Communicator"
+        return Communicator(self._address, sigterm=False)
+
+    def _prefetch(self, joining: Communicator, state: SharedState) -> None:
+        with contextlib.suppress(SyncFailed):  # Its holders are gone; the sync brings what is missing.
+            joining.prefetch_shared_state(state, CONNECT_ATTEMPTS)
 
     def come_back(self, lost: MembershipLost, state: SharedState) -> None:
         """Join again in this process, if there is an address to join by; otherwise raise what happened."""
@@ -164,6 +177,29 @@ class Group:
             self._communicator = None
 
     # ── what all peers do together ───────────────────────────────────────────────────────────────────────────────────
+
+    def together(self, row: Row) -> Row:
+        """What this peer tells, where others of its party have a part in it: of all of them."""
+        return row
+
+    def norm_of(self, norm: float) -> float:
+        """Of a delta of which other peers of this party have parts: of all of it."""
+        return norm
+
+    def agreed(self, flag: bool) -> bool:
+        """Whether it is so at any peer of this party."""
+        return flag
+
+    def choose(self, state: SharedState, table: Table) -> None:
+        """Before the first sync of a run, with the rows of all: what is elected is the group's to find out."""
+
+    def sync(self, state: SharedState) -> SharedStateSyncInfo:
+        """Hold what the group holds."""
+        return self.communicator.sync_shared_state(state)
+
+    def admit(self) -> None:
+        """Let candidates in."""
+        self.communicator.update_topology()
 
     def launch(self, fragment: int, delta: torch.Tensor, packed: torch.Tensor) -> Flight:
         """Begin to reduce a delta, and with it to gather the rows."""

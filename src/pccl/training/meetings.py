@@ -16,9 +16,9 @@ import torch
 from torch import nn, optim
 
 from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, SharedState, SyncFailed, UsageError
-from pccl.training.contents import Contents
+from pccl.training.contents import Contents, contents_of
 from pccl.training.data import Data
-from pccl.training.group import Flight, Group
+from pccl.training.group import NOTHING, Flight, Since
 from pccl.training.guards import Guards
 from pccl.training.meter import Meter
 from pccl.training.rows import Row
@@ -29,6 +29,11 @@ log = logging.getLogger("pccl.training")
 
 NONE = torch.zeros(0, dtype=torch.float64)
 """Nothing behind a row."""
+
+
+def _check(what: str, given: object, kind: Any, wanted: str) -> None:
+    if not isinstance(given, kind):
+        raise UsageError(f"training: {what} must be {wanted}, got {given!r}")
 
 
 class Again(Exception):
@@ -47,13 +52,16 @@ class Meetings(ABC):
         scheduler: Any = None,
     ) -> None:
         self.settings = settings
-        self._optimizers = [optimizer] if isinstance(optimizer, optim.Optimizer) else list(optimizer)
-        if not self._optimizers:
-            raise UsageError("training: optimizer must be an optimizer or a list of them, got an empty list")
+        self._optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        _check("the first argument", place, str | Communicator, "the master's host:port or a Communicator")
+        _check("model", model, nn.Module, "a torch.nn.Module")
+        several: list[object] = [*self._optimizers]
+        for each in several or [None]:
+            _check("optimizer", each, optim.Optimizer, "one of torch.optim, or a list of them")
         self._contents = self._contents_of(model)
         codec = settings.quantize
         self._feedback = ErrorFeedback(codec) if codec is not None and settings.with_feedback else None
-        self._group = Group(place, self._feedback or codec)
+        self._group = self._contents.group(place, self._feedback or codec)
         self._guards = Guards(settings, self._optimizers, self._group.name_of)
         self._meter = Meter(self._group.name_of)
         self.data = Data(self._group.name_of)
@@ -76,13 +84,13 @@ class Meetings(ABC):
         """No other peer took part in the last reduction."""
         self._wanted_since: int | None = None
         """The round whose reductions said that all peers shall meet: a candidate waits, or outer states differ."""
-        self._launched_at = [(0, 0)] * len(self._contents.fragments)
-        """Steps that count and tokens when each fragment was last launched."""
+        self._launched_at: list[Since] = [NOTHING] * len(self._contents.fragments)
+        """When each fragment was last launched."""
         if warning := settings.unstable():
             log.warning("%s", warning)
 
     def _contents_of(self, model: nn.Module) -> Contents:
-        return Contents(model, self._optimizers, self.settings)
+        return contents_of(model, self._optimizers, self.settings)
 
     @abstractmethod
     def _row(self, fragment: int, norm: float) -> Row:
@@ -104,6 +112,10 @@ class Meetings(ABC):
     def _made(self) -> int:
         """Steps made here, without those that a GradScaler has left out."""
         return self._clock - self._contents.left_out
+
+    @property
+    def _so_far(self) -> Since:
+        return self._made, self._tokens or 0, self._meter.so_far_s
 
     # ── where all peers meet ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,7 +161,7 @@ class Meetings(ABC):
     def _as_before(self) -> None:
         """No peer here holds a state that the run has agreed on: one is elected from what each has brought."""
         assert self._state is not None, "it was joined"
-        if self._state.torn:
+        if self._group.agreed(self._state.torn):
             log.warning("all peers that held the state of the run are gone; going on with what was here before")
             with torch.no_grad():
                 for (_, tensor), before in zip(self._contents.shared(self.data.words), self._before, strict=True):
@@ -159,19 +171,21 @@ class Meetings(ABC):
     def _meet(self, admit: bool) -> None:
         """Let candidates in, know which peers are here, hold one state. A newcomer begins with the second. If some hold
         steps that no round has taken, all make that round now, the newcomers with nothing."""
+        assert self._state is not None, "it was joined"
         self._next = 0
         if admit:
             if self._synced:
                 # Revisions that are agreed on grow by one from sync to sync, and rounds went by without one. Agreed on
                 # now, among peers that hold it, the present one cannot lose to what a newcomer brings.
                 self._sync()
-            self._group.communicator.update_topology()
+            self._group.admit()
         here = self._group.roll_call(len(self._contents.fragments), self._row(0, 0.0).pack(NONE))
         count, least = len(here.table.peers), self.settings.min_peers
         # The first state is agreed on when enough are there: of all that these bring, the latest round's is taken.
         held = any(row.synced for row in here.table.rows)
         if not held:
             self._as_before()
+            self._group.choose(self._state, here.table)
         if count >= least or held:
             self._sync()
         self._alone, self._wanted_since = here.alone, 0 if here.pending else None
@@ -192,9 +206,10 @@ class Meetings(ABC):
         self.data.pack()
         self._state.tensors = self._contents.entries(self.data.words)
         with self._naming_settings():
-            info = self._group.communicator.sync_shared_state(self._state)
+            info = self._group.sync(self._state)
         self._meter.sync_bytes += info.rx_bytes
-        if info.rx_bytes or self._state.revision != self._round:
+        taken_over = info.rx_bytes > 0 or self._state.revision != self._round
+        if taken_over:
             if self._inner:
                 self._drop_steps()
             self._round = self._state.revision
@@ -203,9 +218,10 @@ class Meetings(ABC):
             if self._feedback is not None:
                 self._feedback.reset()
             self._catch_up()
+        # In streaming what a fragment's next delta carries began in the last round, unless the model is another now.
+        if not self._inner and (taken_over or not self._synced):
+            self._launched_at = [self._so_far] * len(self._launched_at)
         self._synced, self._before = True, []
-        if not self._inner:
-            self._launched_at = [(self._made, self._tokens or 0)] * len(self._launched_at)
 
     def _drop_steps(self) -> None:
         log.warning("%d steps made here are in no round: this peer was put out, and others went on", self._inner)

@@ -34,11 +34,9 @@ class Meter:
         """That syncs have brought: what was not prefetched."""
         self.computed_s = self.waited_s = self.reduced_s = 0.0
         """Of the present round: in steps, in the run; and how long the last reduction took."""
-        self._steps = 0
-        self._step_s = 0.0
         self._mark = time.monotonic()
         self._began_at = self._mark
-        self._total_computed_s = 0.0
+        self._total_computed_s = self._computed_before_s = 0.0
         self._computing = False
         self._sent_bytes = self._received_bytes = 0
         self._round_bytes = 0
@@ -51,8 +49,8 @@ class Meter:
 
     def reset(self) -> None:
         """Count time and bytes from now on, without what came before."""
-        self._mark = self._began_at = time.monotonic()
-        self._total_computed_s = 0.0
+        self._began_at = time.monotonic()
+        self._computed_before_s = self.so_far_s
         self._sent_bytes = self._received_bytes = self._tokens = 0
 
     def start(self) -> None:
@@ -67,6 +65,11 @@ class Meter:
         self.computed_s += now - self._mark
         self._total_computed_s += now - self._mark
         self._mark, self._computing = now, False
+
+    @property
+    def so_far_s(self) -> float:
+        """How long steps were made here, up to now."""
+        return self._total_computed_s + (time.monotonic() - self._mark if self._computing else 0.0)
 
     # ── what happened ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,9 +154,8 @@ class Meter:
 
     def metrics(self) -> dict[str, Any]:
         """As plain values."""
-        now = time.monotonic()
-        wall_s = now - self._began_at
-        computed_s = self._total_computed_s + (now - self._mark if self._computing else 0.0)
+        wall_s = time.monotonic() - self._began_at
+        computed_s = self.so_far_s - self._computed_before_s
         return {
             "peers": self.peers,
             "utilisation": computed_s / wall_s if wall_s else 0.0,

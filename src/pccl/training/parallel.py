@@ -15,7 +15,7 @@ from torch import nn, optim
 from pccl import Communicator, MembershipLost, UsageError
 from pccl.training.data import share_of
 from pccl.training.gradients import Gradients
-from pccl.training.group import Flight, Landed
+from pccl.training.group import NOTHING, Flight, Landed
 from pccl.training.run import Run
 from pccl.training.settings import ParallelOptions, Settings
 
@@ -53,8 +53,8 @@ class DataParallel(Run):
         """How often each parameter got a gradient in this step."""
         self._complete: Counter[int] = Counter()
         """Parameters of each bucket that have all of theirs."""
-        self._since = (0, 0)
-        """Steps and tokens before this step."""
+        self._since = NOTHING
+        """Before this step."""
         self._meter.tell_every = CHECK_EVERY
         self.data.whole = self.settings.global_batch or 0
 

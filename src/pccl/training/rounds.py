@@ -72,12 +72,14 @@ class Rounds(Meetings):
         return self._wanted_since is not None and self._wanted_since <= self._round + 1 - lag
 
     def _launch(self, number: int, last: bool) -> None:
+        if last:
+            self._contents.check_frozen()
         fragment = self._contents.fragments[number]
         flying = [flight for flight in self._flights if flight.fragment == number]
         while flying and self.settings.overlap != "round":  # This peer is early, and its last result is under way.
             self._land(flying.pop())
         delta = next(each for each in fragment.deltas if all(each is not flight.delta for flight in flying))
-        norm = self._guards.clipped(delta, fragment.measure(delta), number)
+        norm = self._guards.clipped(delta, self._group.norm_of(fragment.measure(delta)), number)
         for flight in flying:  # With a round's delay the last result comes in here, after the delta was measured.
             self._land(flight)
         row = self._row(number, norm)
@@ -92,7 +94,7 @@ class Rounds(Meetings):
         flight = self._group.launch(number, delta, row.pack(self._beside(number, last)))
         flight.due, flight.round, flight.last = self._due(), self._round + 1, last
         flight.since = self._launched_at[number]
-        self._launched_at[number] = (self._made, self._tokens or 0)
+        self._launched_at[number] = self._so_far
         self._flights.append(flight)
         if self.settings.overlap == "round":
             fragment.write()
@@ -125,10 +127,10 @@ class Rounds(Meetings):
 
     def _row(self, fragment: int, norm: float) -> Row:
         taken, drained = self.data.used(before=self._streams)
-        steps, tokens = self._launched_at[fragment]
+        steps, tokens, computed_s = self._launched_at[fragment]
         high, low = self._digest_of(fragment)
         finite = norm == norm and norm != float("inf")
-        return Row(
+        own = Row(
             round=self._round,
             tokens=(self._tokens or 0) - tokens,
             steps=self._made - steps,
@@ -141,7 +143,7 @@ class Rounds(Meetings):
             loss=self._meter.loss,
             rate=float(self._optimizers[0].param_groups[0]["lr"]),
             norm=norm if finite else 0.0,
-            computed_s=self._meter.computed_s,
+            computed_s=self._meter.so_far_s - computed_s,
             waited_s=self._meter.waited_s,
             reduced_s=self._meter.reduced_s,
             wants=self.data.batch_size * self._quota,
@@ -150,6 +152,7 @@ class Rounds(Meetings):
             shards=self.data.shards,
             drained=int(drained),
         )
+        return self._group.together(own)
 
     def _digest_of(self, fragment: int) -> tuple[int, int]:
         return halves(self._contents.fragments[fragment].digest())
@@ -196,7 +199,7 @@ class Rounds(Meetings):
         self._guards.reset_optimizers()
         for fragment in self._contents.fragments:
             fragment.write()
-        self._launched_at = [(self._made, self._tokens or 0)] * len(self._launched_at)
+        self._launched_at = [self._so_far] * len(self._launched_at)
 
     def _group_landed(self, flight: Flight) -> Landed:
         """Its result, if it counts."""

@@ -12,7 +12,7 @@ import torch
 
 from pccl import PeerId, UsageError
 
-FORM = 2
+FORM = 3
 """Of a row: another number is of another version of this library."""
 
 
@@ -54,6 +54,8 @@ class Row(NamedTuple):
     """Parts of a dataset that is read in order, of which it leases one; 0: samples are leased one by one."""
     drained: int = 0
     """1: its shard has come to its end."""
+    party: int = 0
+    """The number of the party that this peer belongs to; 0: it is one by itself."""
 
     def pack(self, extra: torch.Tensor) -> torch.Tensor:
         """As it travels; `extra` are float64 behind it."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn, optim
 
 from pccl import Communicator, PCCLError, UsageError
-from pccl.training.checkpoint import KEEP, Saver, newest
+from pccl.training.checkpoint import KEEP, Saver
 from pccl.training.data import Batches, ShardBatches
 from pccl.training.notice import Notice
 from pccl.training.rounds import Rounds
@@ -61,8 +61,13 @@ class Run(Rounds):
         return self._contents.digest()
 
     def outer_parameters(self) -> dict[str, torch.Tensor]:
-        """A copy of what all peers hold alike, by name: float32 on the CPU."""
+        """A copy of what all peers hold alike, by name: float32 on the CPU. Of a sharded model what lies here."""
         return {name: each.clone() for name, each in self._contents.outer().items()}
+
+    def sharded_outer_parameters(self) -> dict[str, Any]:
+        """Of a sharded model what all parties hold alike, by name: DTensors of float32 on the CPU, of which this peer
+        has its part. Empty if the model lies whole in each process."""
+        return self._contents.sharded_outer()
 
     def metrics(self) -> dict[str, Any]:
         """Figures of the last round and of the whole time here, as plain values."""
@@ -84,6 +89,11 @@ class Run(Rounds):
         same dataset, `epochs` (None: without end), `seed` and `shuffle`; other options are those of a DataLoader. A
         dataset that can only be read in order is passed as `Shards`. Samples are counted as tokens. Call it before you
         enter the run; a peer that calls it later has no lease for its first round, and contributes nothing to that."""
+        if self._contents.sharded:
+            raise UsageError(
+                "batches: the model must lie whole in each process, got a sharded one; give each peer its samples with "
+                "a loader of your own, and tell their number with count_tokens"
+            )
         kind = ShardBatches if isinstance(dataset, Shards) else Batches
         return kind(self, dataset, batch_size, epochs, **options)
 
@@ -122,14 +132,19 @@ class Run(Rounds):
         for name, value in (("every", every), ("keep", keep)):
             if not isinstance(value, int) or value < 1:
                 raise UsageError(f"checkpoint: {name} must be an integer from 1 on, got {value!r}")
-        self._saver = Saver(folder, every, keep)
+        self._saver = self._contents.saver(folder, every, keep)
 
     def resume(self, folder: str) -> bool:
         """Load the newest checkpoint of a folder, before the run is entered; False if there is none."""
-        state = newest(folder)
+        state = self._contents.newest(folder, self.state_dict)
         if state is not None:
             self.load_state_dict(state)
         return state is not None
+
+    def export_safetensors(self, path: str) -> None:
+        """Write the outer parameters, whole and in float32, into a file of safetensors. Of a sharded model all peers of
+        the party call it, between the same steps, and the first one writes."""
+        self._contents.export(path)
 
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -164,8 +179,8 @@ class Run(Rounds):
         """Leave the run; the model stays as it is. Leaving the `with` block does the same, after what is under way."""
         self._contents.detach()
         self._notice.unwatch()
+        self._group.leave()  # First: what is under way would last until the slowest peer has come to it.
         self._drop_flights()
-        self._group.leave()
         self._state = None
         if self._saver is not None:
             self._saver.finish()
@@ -185,8 +200,14 @@ class Run(Rounds):
             self._guarded(self._events)
             self._in_step = False
             self._meter.start()
-        if self._notice.given:
+        if self._is_told_to_go():
             self._heed_notice()
+
+    def _is_told_to_go(self) -> bool:
+        """Peers of a party learn of it at different steps, and must end with the same: that of a round's end."""
+        if self._contents.sharded:
+            return not self._inner and self._group.agreed(self._notice.given)
+        return self._notice.given
 
     def _heed_notice(self) -> None:
         """Go on to the end of the round if there is time for it; then save, say goodbye, and end the process."""
@@ -207,6 +228,7 @@ class Run(Rounds):
         if saver is not None:
             saver.finish()
             saver.save(self._round, self.state_dict())
+        self._drop_flights()  # The others would have to reduce again; when the time is over, the run is left anyway.
         self.leave()
         raise SystemExit(0)
 
@@ -220,7 +242,7 @@ class Run(Rounds):
         try:
             super()._guarded(action)
         except PCCLError:
-            if not self._notice.given or self._group.joined:
+            if not self._notice.given or self._group.joined or self._contents.sharded:
                 raise
             log.warning("SIGTERM: the time is over, and round %d is not", self._round + 1)
             self._save_and_exit()

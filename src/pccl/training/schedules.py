@@ -6,6 +6,10 @@ Owns how often each of them is stepped. Must not know why.
 from collections.abc import Sequence
 from typing import Any
 
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from pccl import UsageError
+
 
 class Schedules:
     """Schedulers as one that is stepped after each step of the run, though each may be stepped more rarely."""
@@ -41,6 +45,12 @@ class Schedules:
 
 def as_one(scheduler: Any) -> Any:
     """A list of schedulers, each stepped after every step, as one; None and a single one as they are."""
+    several = scheduler if isinstance(scheduler, list | tuple) else [scheduler]
+    if any(isinstance(each, ReduceLROnPlateau) for each in several):
+        raise UsageError(
+            "scheduler: it must follow from the step alone, got ReduceLROnPlateau, which follows from what a peer has "
+            "measured; pass another, or step it in your loop, alike on all peers, and leave it out here"
+        )
     if isinstance(scheduler, list | tuple):
         return Schedules([(each, 1) for each in scheduler]) if scheduler else None
     return scheduler

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn, optim
 
+from pccl.errors import UsageError
+
 COMPILED = "_orig_mod"
 """The name that `torch.compile` gives to what it wraps: a part of a path, and no name of the user's."""
 
@@ -48,7 +50,20 @@ def named_tensors(module: nn.Module, optimizer: optim.Optimizer | None) -> list[
             found.append((f"module.{name}", tensor))
     if optimizer is not None:
         found.extend(_optimizer_tensors(optimizer, names))
-    return found
+    return [in_memory_order(name, tensor) for name, tensor in found]
+
+
+def in_memory_order(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]:
+    """What lies on the CPU in another order, such as images with their colours last, as a view in the order of its
+    memory. The name says which: a peer whose elements lie otherwise is refused, and takes none for another."""
+    if tensor.device.type != "cpu" or tensor.is_contiguous():
+        return name, tensor
+    sizes, strides = tuple(tensor.shape), tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda axis: (sizes[axis] == 1, -strides[axis]))
+    view = tensor.permute(order)
+    if not view.is_contiguous():  # A part of another tensor: where it is needed in one stretch, that is an error.
+        return name, tensor
+    return f"{name} with axes {','.join(str(axis) for axis in order if sizes[axis] != 1)}", view
 
 
 def unwrapped(module: nn.Module) -> nn.Module:
@@ -108,6 +123,11 @@ def _make_state_of(optimizer: optim.Optimizer, parameter: torch.Tensor) -> None:
         _begin_step(optimizer)
         if not optimizer.state.get(parameter):
             _idle_step(optimizer, parameter)
+    except (TypeError, RuntimeError) as error:
+        raise UsageError(
+            f"{type(optimizer).__name__}: its state must be there before peers can share it, and without a step of the "
+            f'loop it cannot be made ({error}); make a step before, or pass join="fresh" to DiLoCo'
+        ) from error
     finally:
         parameter.grad = gradient
 
