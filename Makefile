@@ -22,7 +22,7 @@ PROGRAMS := $(sort $(wildcard examples/c/*.c tests/c_api/*.c bench/*.c)) tests/d
 NATIVE := $(sort $(wildcard native/*.cpp native/*.hpp native/c_api/*.[ch] include/*.h))
 
 .DEFAULT_GOAL := help
-.PHONY: help test test-device test-frameworks test-ray check format demo demo-train bench-train hide-train churn-train intellect sim hostile aimed fuzz stress stress-short sanitize bench clean
+.PHONY: help test test-device test-frameworks test-ray test-hsdp check format demo demo-train bench-train hide-train churn-train intellect sim hostile aimed fuzz stress stress-short sanitize bench clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
@@ -38,6 +38,9 @@ test-frameworks: $(DEV) $(FRAMEWORKS) ## Hugging Face's Trainer and Lightning as
 
 test-ray: $(DEV) $(RAY) ## a local Ray cluster whose workers and master are killed: installs Ray, some minutes
 	$(BIN)/python -m pytest tests/ray_cluster $(ARGS)
+
+test-hsdp: $(DEV) ## sharded models on nodes of four ranks, and twenty kills of a rank; some minutes
+	PCCL_TEST_HSDP=1 $(BIN)/python -m pytest tests/hsdp $(ARGS)
 
 check: $(DEV) ## linters only
 	$(BIN)/ruff format --check .

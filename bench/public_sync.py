@@ -211,18 +211,9 @@ def killed_holder(nbytes: int) -> Line:
 
 def over_wan(wan: Wan, nbytes: int, holders: int, rounds: int) -> Line:
     """A newcomer on the last host pulls from so many holders on others."""
-    taken = []
-    with WanLab(wan) as lab, contextlib.ExitStack() as stack:
-        hosts = [*range(holders), wan.hosts - 1]
-        *served, newcomer = Fleet(stack, [Place(lab.inside(host), lab.address(host)) for host in hosts]).peers
-        all_do(served, do="hold", entries=ENTRIES, nbytes=nbytes, revision=1)
-        for _ in range(rounds):
-            all_do([newcomer], do="hold", entries=ENTRIES, nbytes=nbytes, revision=0)
-            *_, got = all_do([*served, newcomer], do="sync")
-            assert got["equal"], got
-            taken.append(got["taken_s"][0])
+    with WanLab(wan) as lab:
+        median_s = statistics.median(pulled_s(lab, nbytes, holders, rounds))
         dropped = lab.dropped_packets
-    median_s = statistics.median(taken)
     mbit = nbytes * 8 / median_s / 1e6
     return {
         "what": "wan",
@@ -235,6 +226,21 @@ def over_wan(wan: Wan, nbytes: int, holders: int, rounds: int) -> Line:
         "share_of_rate": round(mbit / wan.rate_mbit / holders, 3),
         "dropped_packets": dropped,
     }
+
+
+def pulled_s(lab: WanLab, nbytes: int, holders: int, rounds: int) -> list[float]:
+    """How long the newcomer on the last host of the network took, in each round."""
+    hosts = [*range(holders), lab.wan.hosts - 1]
+    taken = []
+    with contextlib.ExitStack() as stack:
+        *served, newcomer = Fleet(stack, [Place(lab.inside(host), lab.address(host)) for host in hosts]).peers
+        all_do(served, do="hold", entries=ENTRIES, nbytes=nbytes, revision=1)
+        for _ in range(rounds):
+            all_do([newcomer], do="hold", entries=ENTRIES, nbytes=nbytes, revision=0)
+            *_, got = all_do([*served, newcomer], do="sync")
+            assert got["equal"], got
+            taken.append(got["taken_s"][0])
+    return taken
 
 
 if __name__ == "__main__":

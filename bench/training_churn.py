@@ -7,10 +7,11 @@
 
 With both faults the master is killed once, in the middle; each time at a moment of a round that is drawn.
 
-Real processes train the char-GPT of the examples; the same number of rounds is then made undisturbed. One JSON line for
-each mode, and a table at the end: peers that ended by themselves, inner steps of survivors that no round has taken,
-rounds in which outer states differed, the last loss beside the undisturbed one, and by how much longer than in the
-median round survivors waited after a SIGKILL, with a join, and with the restart of the master.
+Real processes train the char-GPT of the examples; the same number of rounds is then made undisturbed, for its loss:
+that may be done on a busy machine. One JSON line for each mode, and a table at the end: peers that ended by themselves,
+inner steps of survivors that no round has taken, rounds in which outer states differed, the last loss beside the
+undisturbed one, and by how much longer than in the median round survivors waited after a SIGKILL, with a join, and with
+the restart of the master.
 """
 
 import argparse
@@ -63,15 +64,15 @@ def be_peer(told):
     threading.Thread(target=lambda: sys.stdin.readline() and stop.set(), daemon=True).start()
     run = DiLoCo(told["address"], model, optimizer, **told["options"])
     made = counted = diverged = 0
-    land, last = run.data.landed, None
+    land, last = run._meter.landed, None
 
-    def landed(number, table):
+    def landed(number, result, me):
         nonlocal counted, diverged
-        counted += table.rows[table.peers.index(run.communicator.peer_id)].steps
-        diverged += len(table.diverged()) > 0
-        land(number, table)
+        counted += result.table.rows[result.table.peers.index(me)].steps
+        diverged += len(result.table.diverged()) > 0
+        land(number, result, me)
 
-    run.data.landed = landed
+    run._meter.landed = landed
     with run:
         tell("joined", round=run.round)
         while run.round < told["rounds"] and not (stop.is_set() and run.step % told["options"]["sync_every"] == 0):
@@ -136,8 +137,8 @@ class Peer:
         self.process.stdin.write(f"{word}\n")
         self.process.stdin.flush()
 
-    def end(self):
-        self.process.wait(PATIENCE_S)
+    def end(self, patience_s=PATIENCE_S):
+        self.process.wait(patience_s)
         self._reader.join()
 
 
@@ -226,6 +227,7 @@ def delays(run, done, kind):
 
 
 def measure(mode, options):
+    options = argparse.Namespace(**vars(options))
     run = Run(options, MODES[mode])
     done = disturb(run, options, random.Random(options.seed))
     run.end()
@@ -250,9 +252,12 @@ def measure(mode, options):
                 round(statistics.median(late), 2),
                 round(max(late), 2),
             ]
+    print(json.dumps({"bench": "churn, disturbed", **facts}), flush=True)
+    # Without pauses, except where it depends on their length with which delay a round is merged.
+    options.step_s *= MODES[mode].get("overlap") == "auto"
     calm = Run(options, MODES[mode], rounds=most)
     for peer in calm.peers:
-        peer.end()
+        peer.end(PATIENCE_S + 2 * options.seconds)
     calm.master.end()
     loss = statistics.mean(each["loss"] for each in last if each["round"] == most)
     undisturbed = calm.peers[0].of("done")[-1]["loss"]

@@ -1,12 +1,14 @@
-"""A wide-area network on one machine: hosts in network namespaces, joined by links with a delay and a rate.
+"""A wide-area network on one machine: hosts in network namespaces, joined by links with a delay, a rate and faults.
 
     with WanLab(Wan(hosts=4, round_trip_ms=80, rate_mbit=400)) as lab:
         subprocess.Popen([*lab.inside(0), "python3", "peer.py"])     # runs on host 0, whose address is lab.address(0)
 
 Needs root, iproute2 and the tun device. Each host has one access link: all that it sends shares its rate, waits in one
 queue, and arrives half a round trip later. A full queue drops, as a router does. The kernel hands over up to 64 KB at a
-time (segmentation offload), which is why one Python thread forwards more than two gigabits per second. Only namespaces
-that this process made are touched, and they are gone when the `with` block ends.
+time (segmentation offload), which is why one Python thread forwards more than two gigabits per second. With loss or
+reordering packets are those of a wire, 1,500 bytes: a lost one of 64 KB would hit the whole window of one connection.
+Then all hosts together carry about 450 Mbit/s. Only namespaces that this process made are touched, and they are gone
+when the `with` block ends.
 """
 
 import contextlib
@@ -14,6 +16,7 @@ import ctypes
 import fcntl
 import heapq
 import os
+import random
 import secrets
 import select
 import struct
@@ -38,6 +41,9 @@ PACKET_BYTES_MAX = 65_536 + OFFLOAD_HEADER_BYTES
 BURST_PACKETS = 32
 """Read from one host before looking at the others again."""
 
+REORDERED_S = 0.004
+"""How much later a reordered packet comes: dozens of others overtake it at 100 Mbit/s."""
+
 LOOK_S = 0.05
 """How soon the end of the lab is noticed."""
 
@@ -53,7 +59,9 @@ class LabFailed(Exception):
 class Wan:
     """The network. `queue_ms` is what a host's access link holds back before it drops;
     `congestion` is the hosts' default congestion control, this machine's when empty. `round_trips_ms` is by host and
-    host, where `round_trip_ms` is not the same for all."""
+    host, where `round_trip_ms` is not the same for all, and `rates_mbit` by host, where `rate_mbit` is not. `loss` and
+    `reordering` are shares of all packets; one that is reordered comes `REORDERED_S` late, after others. `jitter_ms` is
+    by how much more than half a round trip a packet takes at most, in its order."""
 
     hosts: int
     round_trip_ms: float
@@ -61,6 +69,14 @@ class Wan:
     queue_ms: float = 100.0
     congestion: str = ""
     round_trips_ms: tuple[tuple[float, ...], ...] = ()
+    rates_mbit: tuple[float, ...] = ()
+    loss: float = 0.0
+    reordering: float = 0.0
+    jitter_ms: float = 0.0
+
+    def rate(self, host: int) -> float:
+        """What its access link sends, in Mbit/s."""
+        return self.rates_mbit[host] if self.rates_mbit else self.rate_mbit
 
     def delay_s(self, host: int, to: int) -> float:
         """On the way from one to another."""
@@ -74,6 +90,8 @@ class WanLab:
         self.wan = wan
         self.dropped_packets = 0
         self.sent_bytes = [0] * wan.hosts
+        self.slowed = 1.0
+        """The share of their rates that all links have now: changed while it runs."""
         self._name = f"{prefix}{secrets.token_hex(3)}"
         self._made: list[int] = []
         self._devices: list[int] = []
@@ -112,7 +130,7 @@ class WanLab:
         name = f"{self._name}h{host}"
         _ip("netns", "add", name)
         self._made.append(host)
-        self._devices.append(_tun_inside(name))
+        self._devices.append(_tun_inside(name, as_on_a_wire=self.wan.loss > 0 or self.wan.reordering > 0))
         _ip("-n", name, "link", "set", "lo", "up")
         _ip("-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "wan0")
         _ip("-n", name, "link", "set", "wan0", "up", "txqueuelen", "5000")
@@ -149,7 +167,7 @@ class WanLab:
                 return
             if packet[OFFLOAD_HEADER_BYTES] >> 4 != 4:
                 continue  # The kernel's own IPv6 announcements.
-            if network.send(host, packet, time.monotonic()):
+            if network.send(host, packet, time.monotonic(), self.slowed):
                 self.sent_bytes[host] += len(packet) - OFFLOAD_HEADER_BYTES
             else:
                 self.dropped_packets += 1
@@ -163,19 +181,36 @@ class _InFlight:
         self._link_free_at = [0.0] * wan.hosts
         self._order = 0
         self._packets: list[tuple[float, int, int, bytes]] = []
+        self._random = random.Random(0)
+        self._last_arrival: dict[tuple[int, int], float] = {}
 
-    def send(self, host: int, packet: bytes, now: float) -> bool:
+    def send(self, host: int, packet: bytes, now: float, slowed: float) -> bool:
         """False when the packet is lost."""
         to = packet[DESTINATION_LAST_BYTE] - 1
         starts = max(now, self._link_free_at[host])
         if not 0 <= to < self._wan.hosts or starts - now > self._wan.queue_ms / 1e3:
             return False
+        if self._wan.loss and self._random.random() < self._wan.loss:
+            return False
         bits = (len(packet) - OFFLOAD_HEADER_BYTES) * 8
-        self._link_free_at[host] = starts + bits / (self._wan.rate_mbit * 1e6)
+        self._link_free_at[host] = starts + bits / (self._wan.rate(host) * slowed * 1e6)
         self._order += 1
-        arrives = self._link_free_at[host] + self._wan.delay_s(host, to)
+        arrives = self._link_free_at[host] + self._wan.delay_s(host, to) + self._late_s(host, to)
         heapq.heappush(self._packets, (arrives, self._order, to, packet))
         return True
+
+    def _late_s(self, host: int, to: int) -> float:
+        """Beyond its delay, by jitter or because others overtake it."""
+        if self._wan.reordering and self._random.random() < self._wan.reordering:
+            return REORDERED_S
+        if not self._wan.jitter_ms:
+            return 0.0
+        usual = self._link_free_at[host] + self._wan.delay_s(host, to)
+        arrives = max(
+            self._last_arrival.get((host, to), 0.0), usual + self._random.uniform(0, self._wan.jitter_ms / 1e3)
+        )
+        self._last_arrival[host, to] = arrives
+        return arrives - usual
 
     def arrived(self, now: float) -> list[tuple[int, bytes]]:
         packets = []
@@ -192,8 +227,8 @@ def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True)
 
 
-def _tun_inside(namespace: str) -> int:
-    """A tun device that belongs to the namespace, held by this process."""
+def _tun_inside(namespace: str, as_on_a_wire: bool) -> int:
+    """A tun device that belongs to the namespace, held by this process. `as_on_a_wire`: with packets of 1,500 bytes."""
     devices: list[int] = []
 
     def make() -> None:
@@ -203,7 +238,7 @@ def _tun_inside(namespace: str) -> int:
                 raise OSError(ctypes.get_errno(), f"cannot enter the network namespace {namespace}")
         device = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
         fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH14x", b"wan0", IFF_TUN | IFF_NO_PI | IFF_VNET_HDR))
-        fcntl.ioctl(device, TUNSETOFFLOAD, TUN_F_CSUM | TUN_F_TSO4)
+        fcntl.ioctl(device, TUNSETOFFLOAD, TUN_F_CSUM | (0 if as_on_a_wire else TUN_F_TSO4))
         devices.append(device)
 
     thread = threading.Thread(target=make)  # Of its own: a thread that entered a namespace stays there.

@@ -70,6 +70,10 @@ class Fleet:
     def connect(self, offers: list[Facts]) -> None:
         self.facts = self._all_do(offers)[0]
 
+    def look(self) -> None:
+        """At the connections again: a library may have made others since."""
+        self.facts |= self._all_do({"look": True})[0]
+
     def prepare(self, nbytes: int) -> float:
         """Memory for a size, and a first all-reduce: what that took."""
         replies = self._all_do({"prepare": nbytes})
@@ -145,8 +149,9 @@ def under_mpirun(size: int, transport: str) -> Start:
 
 
 @contextlib.contextmanager
-def fleet(name: str, size: int, settings: Facts, start: Start) -> Iterator[Fleet]:
-    """The processes of a rival, connected with each other; ended with the block."""
+def fleet(name: str, size: int, settings: Facts, start: Start, reply_s: float = REPLY_TIMEOUT_S) -> Iterator[Fleet]:
+    """The processes of a rival, connected with each other; ended with the block. One that is told something and does
+    not answer within `reply_s` has failed."""
     with contextlib.ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -161,7 +166,7 @@ def fleet(name: str, size: int, settings: Facts, start: Start) -> Iterator[Fleet
                 sock = stack.enter_context(listener.accept()[0])
             except TimeoutError:
                 raise RivalFailed(f"{name}: only {len(controls)} of {size} processes started") from None
-            sock.settimeout(REPLY_TIMEOUT_S)
+            sock.settimeout(reply_s)
             control = stack.enter_context(sock.makefile("rw"))
             hello = _reply(name, control)
             controls[hello["rank"]], offers[hello["rank"]] = control, hello["offer"]

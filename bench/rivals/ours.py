@@ -36,7 +36,7 @@ class Ours:
         self._communicator.connect()
         while self._communicator.get_attribute(Attribute.GLOBAL_WORLD_SIZE) < self._size:
             self._communicator.update_topology()
-        return self._lanes()
+        return self.look()
 
     def fill(self, values: np.ndarray) -> None:
         """What is reduced again and again: averages of these stay what they are, and zeros would be coded too fast."""
@@ -51,7 +51,7 @@ class Ours:
     def close(self) -> None:
         self._communicator.close()
 
-    def _lanes(self) -> Facts:
+    def look(self) -> Facts:
         """How many lanes lead to a neighbour, and under which congestion control: asked of the kernel, since what
         was meant and what is need not agree."""
         master_port = int(self._master.partition("#")[0].rpartition(":")[2])

@@ -120,6 +120,9 @@ def obey(rival: Rival, size: int, control: TextIO) -> None:
     while (command := heard()) is not None:
         if "prepare" in command:
             tell(told.prepare(command["prepare"]))
+        elif "look" in command:
+            look = getattr(rival, "look", None)
+            tell({} if look is None else look())
         else:
             tell(told.run(command["run"], command["hot"], command["together"]))
     rival.close()
