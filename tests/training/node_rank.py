@@ -119,7 +119,11 @@ FATES = {"killed": be_killed, "late": be_late, "missing": be_missing}
 
 def train(told, rank):
     model = sharded(told)
-    optimizer = torch.optim.AdamW(model.parameters()) if told.get("adam") else oracle.make_optimizer(model)
+    optimizer = (
+        torch.optim.AdamW(model.parameters())
+        if told.get("adam")
+        else oracle.make_optimizer(model, told.get("lr", oracle.LR))
+    )
     for fate, details in told.get("fates", {}).get(str(rank), {}).items():
         FATES[fate](*details)
     pause, stop = threading.Event(), threading.Event()

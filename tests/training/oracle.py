@@ -9,6 +9,11 @@ import copy
 import torch
 from torch import nn
 
+LR = 0.05
+STEADY = 3e-4
+"""An inner rate for loops that last until something happens elsewhere. With the default one the outer steps of this toy
+diverge after some hundred rounds, which a slow join is enough for."""
+
 
 def make_model(dtype=torch.float32):
     torch.manual_seed(5)
@@ -16,7 +21,7 @@ def make_model(dtype=torch.float32):
     return model.to(dtype)
 
 
-def make_optimizer(model, lr=0.05):
+def make_optimizer(model, lr=LR):
     return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
 
 
@@ -190,7 +195,7 @@ def train_eager(peers, rounds, every, rate, momentum):
     return outers, replicas
 
 
-def train_parallel(peers, steps, weights=None, passes=1, lr=0.05):
+def train_parallel(peers, steps, weights=None, passes=1, lr=LR):
     """Each step with the weighted mean of all peers' gradients; with several passes, of their sum."""
     model = make_model()
     optimizer = make_optimizer(model, lr)

@@ -35,7 +35,7 @@ def test_a_kicked_peer_joins_again_and_all_hold_equal_bits(crew, mode, caplog):
 
     def act(number):
         model, digests = oracle.make_model(), seen[number]
-        optimizer = oracle.make_optimizer(model)
+        optimizer = oracle.make_optimizer(model, oracle.STEADY)
 
         def go():
             oracle.inner_step(model, optimizer, number, run.step)

@@ -56,7 +56,7 @@ def test_a_newcomer_leaves_no_step_of_the_others_out_of_their_weights(crew):
 
     def act(number):
         model = oracle.make_model()
-        optimizer = oracle.make_optimizer(model)
+        optimizer = oracle.make_optimizer(model, oracle.STEADY)
         run = DiLoCo(crew.address, model, optimizer, sync_every=EVERY, fragments=3, overlap=1)
         launch = run._launch
 

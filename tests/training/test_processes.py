@@ -165,6 +165,7 @@ def test_a_slow_peer_contributes_what_it_has_when_patience_ends(master, processe
     """It makes a step after that, and no more; weights are its steps."""
     every, rounds, slow = 10, 3, 2
     told = {"rounds": rounds, "outer": True, "options": {"sync_every": every, "min_peers": 3, "patience_s": 1.0}}
+    told["lr"] = oracle.LR
     trainers = [Trainer(master.address, number, step_s=0.5 if number == slow else 0.05, **told) for number in range(3)]
     processes.extend(trainers)
     ends = [trainer.expect("done") for trainer in trainers]

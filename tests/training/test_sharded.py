@@ -198,6 +198,7 @@ def test_nodes_come_and_go(nodes):
     """A newcomer is equal from its first round; half a node holds up no other; a node with other ranks is refused; and
     when a rank dies, its node is gone."""
     facts = {"rounds": UNTIL_STOPPED, "whole": True, "step_s": 0.02, "options": {**PLAIN, "min_peers": 2}}
+    facts["lr"] = oracle.STEADY
     one, two = nodes.start(**facts, elastic=True), nodes.start(**facts)
     for rank in two:
         rank.expect("round")

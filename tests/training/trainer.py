@@ -89,7 +89,7 @@ def main():
         return
     logging.getLogger("pccl.training").addHandler(Lines(logging.WARNING))
     model = oracle.make_model()
-    optimizer = oracle.make_optimizer(model)
+    optimizer = oracle.make_optimizer(model, told.get("lr", oracle.STEADY))
     pause, stop = threading.Event(), threading.Event()
     threading.Thread(target=lambda: sys.stdin.readline() and stop.set(), daemon=True).start()
     kind = getattr(training, told.get("kind", "DiLoCo"))
