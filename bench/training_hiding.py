@@ -1,6 +1,6 @@
 """How much of the communication hides behind steps, over an emulated wide-area network. Needs root.
 
-    python bench/training_hiding.py [--modes plain auto ...] [--rounds 8]
+    python bench/training_hiding.py [--modes plain "auto int8" ...] [--rounds 8]
 
 Four hosts, 80 ms, 100 Mbit/s; a model of 2 M parameters; steps that take 50 ms without computing, so that peers do not
 compete for two cores. One JSON line for each mode, and a table at the end: steps per second as a share of those without
@@ -68,7 +68,7 @@ def main():
     from bench.wanlab import Wan, WanLab
 
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--modes", nargs="*", default=list(MODES))
+    parser.add_argument("--modes", nargs="*", default=list(MODES), choices=MODES)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--peer", type=json.loads)
