@@ -9,9 +9,9 @@ With both faults the master is killed once, in the middle; each time at a moment
 
 Real processes train the char-GPT of the examples; the same number of rounds is then made undisturbed, for its loss:
 that may be done on a busy machine. One JSON line for each mode, and a table at the end: peers that ended by themselves,
-inner steps of survivors that no round has taken, rounds in which outer states differed, the last loss beside the
-undisturbed one, and by how much longer than in the median round survivors waited after a SIGKILL, with a join, and with
-the restart of the master.
+inner steps of survivors that no round has taken, rounds in which outer states differed; the last loss beside the
+undisturbed one, and beside that of the undisturbed run when its peers together had made as many steps; and by how much
+longer than in the median round survivors waited after a SIGKILL, with a join, and with the restart of the master.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def tell(event, **facts):
 def be_peer(told):
     """Train until the word comes, or for so many rounds; say what each round was."""
     import torch
-    from char_gpt import CharGPT, batch, text, validation_loss
+    from char_gpt import CharGPT, batch, text
 
     from pccl.training import DiLoCo
 
@@ -87,11 +87,21 @@ def be_peer(told):
                 last = metrics["merged_round"]
                 taken = {name: metrics[name] for name in ("peers", "waited_s", "reduced_s")}
                 tell("round", round=last, **taken, sync_bytes=metrics["sync_bytes"])
+                if last == told.get("mark"):
+                    tell("mark", loss=outer_loss(run, valid))
+    dropped = run.metrics()["dropped_rounds"]
+    facts = {"lost": made - counted, "dropped": dropped, "diverged": diverged, "digest": run.outer_digest()}
+    tell("done", round=run.round, loss=outer_loss(run, valid), **facts)
+
+
+def outer_loss(run, valid):
+    """Of the outer parameters, which are the same on all peers."""
+    from char_gpt import CharGPT, validation_loss
+
+    model = CharGPT()
     for name, value in run.outer_parameters().items():
         dict(model.named_parameters())[name].data.copy_(value)
-    loss, dropped = validation_loss(model, valid), run.metrics()["dropped_rounds"]
-    facts = {"lost": made - counted, "dropped": dropped, "diverged": diverged, "digest": run.outer_digest()}
-    tell("done", round=run.round, loss=loss, **facts)
+    return validation_loss(model, valid)
 
 
 class Peer:
@@ -148,12 +158,12 @@ class Peer:
 class Run:
     """A master and its peers."""
 
-    def __init__(self, options, settings, rounds=10**9):
+    def __init__(self, options, settings, rounds=10**9, mark=None):
         from tests.e2e.harness import MasterProcess
 
         self._new_master, self._count = MasterProcess, 0
         self.master = MasterProcess()
-        self._told = {"address": self.master.address, "options": settings, "rounds": rounds}
+        self._told = {"address": self.master.address, "options": settings, "rounds": rounds, "mark": mark}
         self._told["step_s"] = options.step_s
         self.peers = [self._next() for _ in range(options.peers)]
         for word in ("ready", "joined"):
@@ -255,13 +265,18 @@ def measure(mode, options):
     print(json.dumps({"bench": "churn, disturbed", **facts}), flush=True)
     # Without pauses, except where it depends on their length with which delay a round is merged.
     options.step_s *= MODES[mode].get("overlap") == "auto"
-    calm = Run(options, MODES[mode], rounds=most)
+    present = {each["round"]: each["peers"] for each in rounds}
+    mark = min(most - 1, round(sum(present.values()) / options.peers))
+    calm = Run(options, MODES[mode], rounds=most, mark=mark)
     for peer in calm.peers:
         peer.end(PATIENCE_S + 2 * options.seconds)
     calm.master.end()
     loss = statistics.mean(each["loss"] for each in last if each["round"] == most)
-    undisturbed = calm.peers[0].of("done")[-1]["loss"]
-    return {**facts, "loss": loss, "undisturbed": undisturbed, "against": f"{100 * (loss / undisturbed - 1):+.1f} %"}
+    facts["peers in a round, mean"] = round(statistics.mean(present.values()), 2)
+    first = calm.peers[0]
+    alike = {"undisturbed": first.of("done")[-1]["loss"], "of as many steps": first.of("mark")[-1]["loss"]}
+    against = {f"against {name}": f"{100 * (loss / each - 1):+.1f} %" for name, each in alike.items()}
+    return {**facts, "loss": loss, **alike, **against}
 
 
 KINDS = ("kill", "join", "master")
