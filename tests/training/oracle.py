@@ -84,7 +84,7 @@ def mean_of(deltas, weights):
 
 
 def train(peers, rounds, every, rate, momentum, weights=None, quotas=None):
-    """Plain DiLoCo. `quotas`: steps of each peer, in each round."""
+    """Plain DiLoCo. `quotas`: steps of each peer, in each round; they weigh where no weights are given."""
     replicas = [Replica(number) for number in range(peers)]
     outer = Outer(replicas[0].flat(), rate, momentum)
     for number in range(rounds):
@@ -95,7 +95,7 @@ def train(peers, rounds, every, rate, momentum, weights=None, quotas=None):
                 replica.go()
             here = replica.flat()
             deltas.append({name: outer.theta[name] - here[name] for name in here})
-        outer.step(mean_of(deltas, quotas[number] if quotas else weights or [1] * peers))
+        outer.step(mean_of(deltas, weights or (quotas[number] if quotas else [1] * peers)))
         for replica in replicas:
             replica.set(outer.theta)
     return outer, replicas
