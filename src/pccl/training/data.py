@@ -50,7 +50,7 @@ class Data:
         """How often something was leased here: batches of an earlier lease are over."""
 
     def check_whole(self, what: str) -> None:
-        """A lease is divided among peers, and the ranks of a node must make equally many steps."""
+        """A lease is of one peer, and peers that hold a model together must make equally many steps."""
         if self._sharded:
             raise UsageError(
                 f"{what}: the model must lie whole in each process, got a sharded one; give each peer its samples with "
