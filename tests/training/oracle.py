@@ -84,7 +84,7 @@ def mean_of(deltas, weights):
 
 
 def train(peers, rounds, every, rate, momentum, weights=None, quotas=None):
-    """Plain DiLoCo. `quotas`: steps of each peer, in each round."""
+    """Plain DiLoCo. `quotas`: steps of each peer, in each round; they weigh where no weights are given."""
     replicas = [Replica(number) for number in range(peers)]
     outer = Outer(replicas[0].flat(), rate, momentum)
     for number in range(rounds):
@@ -95,7 +95,7 @@ def train(peers, rounds, every, rate, momentum, weights=None, quotas=None):
                 replica.go()
             here = replica.flat()
             deltas.append({name: outer.theta[name] - here[name] for name in here})
-        outer.step(mean_of(deltas, quotas[number] if quotas else weights or [1] * peers))
+        outer.step(mean_of(deltas, weights or (quotas[number] if quotas else [1] * peers)))
         for replica in replicas:
             replica.set(outer.theta)
     return outer, replicas
@@ -174,23 +174,29 @@ def train_delayed(peers, rounds, every, rate, momentum):
     return outer, replicas
 
 
-def train_eager(peers, rounds, every, rate, momentum):
+def train_eager(peers, rounds, every, rate, momentum, weights=None):
     """Kale and others (arXiv 2502.12996) as they write it: every replica has outer parameters of its own, stepped with
-    the stale mean in which its own stale delta is replaced by its fresh one. Gives those, before the last merge."""
+    the stale mean in which its own stale delta is replaced by its fresh one. Gives those, before the last merge. Before
+    there was a sum nobody knows its share of it: what models first go on from takes an equal one."""
+    weights = weights or [1] * peers
     replicas = [Replica(number) for number in range(peers)]
     outers = [Outer(replica.flat(), rate, momentum) for replica in replicas]
-    last = [{name: torch.zeros_like(each) for name, each in replicas[0].flat().items()} for _ in replicas]
-    for _ in range(rounds):
+    starts = [replica.flat() for replica in replicas]
+    last = [{name: torch.zeros_like(each) for name, each in starts[0].items()} for _ in replicas]
+    for number in range(rounds):
         deltas = []
-        for replica, outer in zip(replicas, outers, strict=True):
+        for replica, start in zip(replicas, starts, strict=True):
             for _ in range(every):
                 replica.go()
             here = replica.flat()
-            deltas.append({name: outer.theta[name] - here[name] for name in here})
-        mean = mean_of(last, [1] * peers)
+            deltas.append({name: start[name] - here[name] for name in here})
+        mean, starts = mean_of(last, weights), []
         for replica, outer, fresh, stale in zip(replicas, outers, deltas, last, strict=True):
-            outer.step({name: mean[name] + (fresh[name] - stale[name]) / peers for name in mean})
-            replica.set(outer.theta)
+            share, first = weights[replica.number] / sum(weights), copy.deepcopy(outer)
+            outer.step({name: mean[name] + (fresh[name] - stale[name]) * share for name in mean})
+            first.step({name: fresh[name] / peers for name in mean})
+            starts.append(outer.theta if number else first.theta)
+            replica.set(starts[-1])
         last = deltas
     return outers, replicas
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 from pccl import UsageError
-from pccl.training import DiLoCo, Shards
+from pccl.training import DiLoCo, ElasticSampler, Shards
 from pccl.training.leases import Ledger, Shuffle
 from pccl.training.shards import Reader, ShardLedger
 from tests.patience import HANG_S
@@ -219,6 +219,33 @@ def test_workers_of_a_data_loader_may_read_ahead(crew):
             learn(model, optimizer, numbers)
     assert sorted(seen) == list(range(120))
     assert run.round == 5
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loader_of_ones_own_counts_each_sample_once_also_when_it_reads_ahead(crew, workers):
+    dataset = Counted(240)
+    made = [trainer(crew, dataset, min_peers=2) for _ in range(2)]
+
+    def act(number):
+        run, model, optimizer = made[number]
+        sampler, seen = ElasticSampler(run, len(dataset), 6, epochs=2), []
+        loader = DataLoader(dataset, batch_sampler=sampler, num_workers=workers)
+        with run:
+            for (numbers,) in sampler.over(loader):
+                seen += numbers.tolist()
+                learn(model, optimizer, numbers)
+        return seen
+
+    told = crew.together(2, act)
+    assert sorted(each for seen in told for each in seen) == sorted([*range(240)] * 2)
+    assert all(told)
+
+
+def test_a_loop_that_would_count_nothing_is_refused(crew):
+    run, _, _ = trainer(crew, None)
+    sampler = ElasticSampler(run, 40, 4)
+    with pytest.raises(UsageError, match=r"for batch in sampler\.over\(loader\)"):
+        next(iter(DataLoader(Counted(40), batch_sampler=sampler)))
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)

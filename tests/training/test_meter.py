@@ -1,12 +1,18 @@
-"""What peers tell each other of their speed, by a clock that goes on by a second in each step and in each wait."""
+"""What peers tell each other of their speed, by a clock that goes on by a second in each step and in each wait; and the
+figures that a run tells."""
 
+import logging
 import threading
 from types import SimpleNamespace
 
 import pytest
 
+from pccl import ReduceInfo
 from pccl.training import DiLoCo, meter
-from pccl.training.group import Flight
+from pccl.training.group import Flight, Landed
+from pccl.training.meter import Meter
+from pccl.training.outer import Stepped
+from pccl.training.rows import Row, Table
 from tests.patience import HANG_S
 from tests.training import oracle
 
@@ -88,3 +94,45 @@ def test_a_newcomer_leaves_no_step_of_the_others_out_of_their_weights(crew):
     for fragment, steps, clock in told:
         made[fragment] += steps
         assert made[fragment] == clock
+
+
+def test_the_line_of_a_round_and_its_figures(monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "pccl.training")
+    at = [0.0]
+    monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: at[0]))
+    told = Meter(lambda peer: f"tokyo ({peer})")
+    told.start()
+    at[0] += 3.0
+    told.stop()
+    rows = (
+        Row(steps=6, tokens=600, loss=1.0, norm=0.5, computed_s=3.0, reduced_s=0.5),
+        Row(steps=6, tokens=40, loss=2.0, norm=0.7, computed_s=4.5, reduced_s=0.5),
+        Row(loss=9.0),
+    )
+    landed = Landed(Table(("a", "b", "c"), rows), False, False, ReduceInfo(3, 1000, 2000, ("a", "b", "c"), seconds=0.5))
+    at[0] += 1.0
+    told.moved(landed)
+    told.stepped(Stepped(0.25, 0.75))
+    told.landed(7, landed, "a")
+    expected = {
+        "peers": 3,
+        "utilisation": 0.75,
+        "tokens_per_s": 150.0,
+        "tx_bytes": 1000,
+        "rx_bytes": 2000,
+        "dropped_rounds": 0,
+        "sync_bytes": 0,
+        "mean_norm": 0.25,
+        "cosine": 0.75,
+        "merged_round": 7,
+        "seconds": 4.0,
+        "waited_s": 1.0,
+        "waited_for": "tokyo (b)",
+        "loss": 1.5,
+        "steps": 6,
+        "delta_norm": 0.5,
+        "reduced_s": 0.5,
+        "bytes": 1000,
+    }
+    assert told.metrics() == expected
+    assert caplog.messages == ["round 7: 3 peers, 4.0 s, waited 1.0 s for tokyo (b), 0.016 Mbit/s, loss 1.5"]

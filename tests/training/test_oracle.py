@@ -108,8 +108,9 @@ def test_delayed(crew):
     compare(played, expected, lambda outer: outer.theta)
 
 
-def test_eager(crew):
-    outers, _ = oracle.train_eager(PEERS, ROUNDS, EVERY, 0.4, 0.9)
+@pytest.mark.parametrize("weights", [None, [5, 1, 2]], ids=str)
+def test_eager(crew, weights):
+    outers, _ = oracle.train_eager(PEERS, ROUNDS, EVERY, 0.4, 0.9, weights)
     models = [oracle.make_model() for _ in range(PEERS)]
 
     def act(number):
@@ -119,6 +120,8 @@ def test_eager(crew):
             crew.address, model, optimizer, sync_every=EVERY, min_peers=PEERS, overlap="round", eager=True
         ) as run:
             for step in range(ROUNDS * EVERY):
+                if weights:
+                    run.count_tokens(weights[number] * 100)
                 oracle.inner_step(model, optimizer, number, step)
             # Before the last round is merged: what each peer starts its next round from is its own.
             start = {name: each.detach().clone() for name, each in model.named_parameters()}

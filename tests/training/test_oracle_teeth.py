@@ -15,7 +15,7 @@ MODES = {
     "auto": test_oracle.test_as_few_steps_of_overlap_as_hide_the_reduction,
     "streaming": lambda crew: test_oracle.test_streaming(crew, 5, 3),
     "delayed": test_oracle.test_delayed,
-    "eager": test_oracle.test_eager,
+    "eager": lambda crew: test_oracle.test_eager(crew, None),
 }
 RATES, WEIGHTS, OFFSET = settings.Settings.rates, Table.weights, Rounds._offset
 STEPS_TO_HIDE = Meter.steps_to_hide

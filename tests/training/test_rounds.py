@@ -218,11 +218,12 @@ def test_buffers_are_averaged_exactly_and_integers_take_the_largest(crew, buffer
         with DiLoCo(crew.address, model, optimizer, sync_every=1, min_peers=2, quantize="int8", buffers=buffers) as run:
             model.mean.copy_(torch.tensor([1.0 + number, 2.0 + 2 * number]))
             model.seen.fill_(5 * number)
+            run.count_tokens(1 + 2 * number)
             model.layer(torch.ones(1, 2)).sum().backward()
             optimizer.step()
         return run.round, model.mean.tolist(), int(model.seen)
 
-    expected = [[1.5, 3.0], 5]
+    expected = [[1.75, 3.5], 5]
     for number, (rounds, mean, seen) in enumerate(crew.together(2, act)):
         assert rounds == 1
         assert [mean, seen] == (expected if buffers == "mean" else [[1.0 + number, 2.0 + 2 * number], 5 * number])
@@ -235,14 +236,17 @@ def test_a_delta_far_longer_than_the_others_is_shortened(crew, caplog):
         run, model, optimizer = made[number]
         with run:
             train(run, model, optimizer, number, EVERY)
+            before = run.metrics()["delta_norm"]
             with torch.no_grad():
                 next(model.parameters()).mul_(1000.0 if number == 0 else 1.0)
             train(run, model, optimizer, number, EVERY)
-            return run.metrics()
+            return before, run.metrics()
 
     told = crew.together(3, act)
     assert "shortened" in caplog.text
-    assert told[0]["delta_norm"] <= 2.5 * max(told[1]["delta_norm"], 1.0) + 2.0
+    limit = 2.0 * sorted(before for before, _ in told)[1]
+    assert told[0][1]["delta_norm"] == pytest.approx(limit)
+    assert all(metrics["mean_norm"] <= limit for _, metrics in told)
 
 
 def test_alone_it_goes_on_and_says_so(crew, caplog):

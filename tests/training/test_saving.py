@@ -1,6 +1,7 @@
 """Checkpoints: plain, whole, resumed by another number of peers, with every sample still counted once; and SIGTERM."""
 
 import json
+import re
 import signal
 
 import pytest
@@ -141,10 +142,11 @@ def test_resumed_by_more_peers_every_sample_counts_once_and_the_newest_wins(crew
 
 @pytest.mark.parametrize("own", [False, True], ids=["address", "communicator"])
 def test_sigterm_ends_the_round_saves_and_says_goodbye(master, processes, tmp_path, own):
-    """Also with a Communicator that was passed, which by itself says goodbye on SIGTERM and ends the process."""
+    """Also with a Communicator that was passed, which by itself says goodbye on SIGTERM and ends the process. What is
+    saved is of the round that was finished then, whichever others are."""
     told = {"rounds": 10**6, "step_s": 0.01, "options": {"sync_every": 20}, "own_communicator": own}
     stays = Trainer(master.address, 0, **told)
-    goes = Trainer(master.address, 1, checkpoint=str(tmp_path), **told)
+    goes = Trainer(master.address, 1, checkpoint=str(tmp_path), every=10**6, **told)
     processes.extend([stays, goes])
     goes.expect("joined")
     for _ in range(2):
@@ -152,16 +154,19 @@ def test_sigterm_ends_the_round_saves_and_says_goodbye(master, processes, tmp_pa
     goes.signal(signal.SIGTERM)
     assert goes.process.wait() == 0
     last = [json.loads(line) for line in iter(goes._lines.get, None)]
-    assert "with 0 steps in no round" in [each["text"] for each in last if each["event"] == "log"][-1]
+    leaving = [each["text"] for each in last if each["event"] == "log"][-1]
+    left = re.fullmatch(r"SIGTERM: leaving after round (\d+) with 0 steps in no round", leaving)
+    (saved,) = found(tmp_path)
     kept = newest(tmp_path)
-    assert kept["round"] >= 2
+    assert saved.name == f"round-{kept['round']:09d}.pt"
+    assert kept["round"] == int(left[1]) >= 2
     stays.expect("round")
     agree([stays, goes])
 
 
 def test_sigterm_without_time_leaves_at_once(master, processes, tmp_path):
     told = {"rounds": 10**6, "step_s": 0.02, "options": {"sync_every": 20, "notice_s": 0.0}}
-    goes = Trainer(master.address, 0, checkpoint=str(tmp_path), **told)
+    goes = Trainer(master.address, 0, checkpoint=str(tmp_path), every=10**6, **told)
     processes.append(goes)
     goes.expect("round")
     goes.signal(signal.SIGTERM)

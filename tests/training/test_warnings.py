@@ -1,8 +1,12 @@
 """What a run warns of, and what it does not."""
 
+import logging
+import threading
+
 import pytest
 
 from pccl.training import DiLoCo
+from tests.patience import HANG_S
 from tests.training import oracle
 from tests.training.test_rounds import EVERY, train
 
@@ -34,3 +38,29 @@ def test_inner_learning_rates_that_differ_are_named_once(crew, caplog):
         assert "0.025 at " in line
         assert first in line
         assert second in line
+
+
+def test_a_run_that_begins_and_lets_another_peer_in_warns_of_nothing(crew, caplog):
+    """The first peer finds none to fetch from: that is how each run begins."""
+    caplog.set_level(logging.INFO, "pccl")
+    trained, joined = threading.Event(), threading.Event()
+
+    def act(number):
+        model = oracle.make_model()
+        optimizer = oracle.make_optimizer(model, oracle.STEADY)
+        if number:
+            assert trained.wait(HANG_S)
+        with DiLoCo(crew.address, model, optimizer, sync_every=EVERY) as run:
+            if number:
+                joined.set()
+                return
+            while not joined.is_set():
+                oracle.inner_step(model, optimizer, 0, run.step)
+                if run.round == 2:
+                    trained.set()
+
+    crew.together(2, act)
+    assert "no shared state to fetch" in caplog.text
+    # On a busy machine it takes the newcomer long to come, of which a line may tell.
+    said = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+    assert [each for each in said if "wait" not in each] == []

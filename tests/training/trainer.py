@@ -97,7 +97,7 @@ def main():
     run = kind(place, model, optimizer, **told.get("options", {}))
     checkpoint = told.get("checkpoint")
     if checkpoint:
-        run.checkpoint(checkpoint)
+        run.checkpoint(checkpoint, every=told.get("every", 1))
         run.resume(checkpoint)
     batches = leased(run, told["data"]) if "data" in told else None
     say("ready")

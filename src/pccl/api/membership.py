@@ -148,7 +148,7 @@ class Membership:
             port = shell.listen(listen.host, listen.port)
         except OSError as error:
             raise UsageError(f"listen (PCCL_LISTEN): cannot listen on {listen}: {in_words(error)}") from error
-        attempt, strange = 1, 0
+        attempt, strange, told = 1, 0, ""
         while True:
             # Another identity in each attempt: the master may have received the last one and not yet its end.
             self.core = Peer(self._identity(port, visits), self._limits)
@@ -172,7 +172,10 @@ class Membership:
             finally:
                 slow.cancel()
             sentence = f"attempt {attempt} of {n_attempts} to reach the master at {master}: {cause}"
-            self.account.teller.tell("peer", logging.WARNING, "no master", sentence)
+            # A minute of the same line would hide what matters: a wait twice as long is news.
+            news = cause != told or attempt.bit_count() == 1 or attempt == n_attempts
+            self.account.teller.tell("peer", logging.WARNING if news else logging.INFO, "no master", sentence)
+            told = cause
             if attempt == n_attempts:
                 raise MasterLost(
                     f"connect: no master at {master} after {n_attempts} attempts, the last one: {cause}. "

@@ -3,7 +3,7 @@
 Owns the way from leases to batches. Must not know how leases are agreed on.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class Data:
     """The leases of one run, as this peer knows them: equal on all peers at the beginning of each round."""
 
-    def __init__(self, name_of: Callable[[PeerId], str]) -> None:
-        self._name_of = name_of
+    def __init__(self, name_of: Callable[[PeerId], str], sharded: bool) -> None:
+        self._name_of, self._sharded = name_of, sharded
         self.ledger: Ledger | ShardLedger = Ledger()
         self.words = torch.zeros(WORDS_MAX, dtype=torch.int64)
         """The ledger as newcomers get it."""
@@ -48,6 +48,14 @@ class Data:
         self._used_before = 0, False
         self.dealt = 0
         """How often something was leased here: batches of an earlier lease are over."""
+
+    def check_whole(self, what: str) -> None:
+        """A lease is of one peer, and peers that hold a model together must make equally many steps."""
+        if self._sharded:
+            raise UsageError(
+                f"{what}: the model must lie whole in each process, got a sharded one; give each peer its samples with "
+                "a loader of your own, and tell their number with count_tokens"
+            )
 
     def used(self, before: bool) -> tuple[int, bool]:
         """Samples of the present lease that were used, and whether its shard has come to its end; or of the lease
@@ -140,22 +148,67 @@ def share_of(whole: int, parts: int, place: int) -> int:
 
 
 class ElasticSampler:
-    """Lists of indices, one for each batch of this peer's lease for the present round: a `batch_sampler` for a
-    DataLoader of your own, to be iterated over again in each round. `run.batches` does all of that."""
+    """Lists of indices, one for each batch of this peer's lease for the present round: a `batch_sampler` for a loader
+    of your own. What is trained on must be counted, so the loader is iterated over by `over`, which does that:
 
-    def __init__(self, run: "Run", length: int, batch_size: int, *, seed: int = 0, shuffle: bool = True) -> None:
+        sampler = ElasticSampler(run, len(dataset), 32, epochs=3)  # before the run is entered
+        loader = DataLoader(dataset, batch_sampler=sampler)
+        with run:
+            for x, y in sampler.over(loader):
+
+    Options are those of `run.batches`, which makes both."""
+
+    def __init__(
+        self,
+        run: "Run",
+        length: int,
+        batch_size: int,
+        *,
+        epochs: int | None = None,
+        seed: int = 0,
+        shuffle: bool = True,
+    ) -> None:
         for name, value in (("length", length), ("batch_size", batch_size)):
             if not isinstance(value, int) or value < 1:
                 raise UsageError(f"ElasticSampler: {name} must be an integer from 1 on, got {value!r}")
-        self._data, self._batch_size = run.data, batch_size
+        run.data.check_whole("ElasticSampler")
+        self._run, self._data, self._batch_size = run, run.data, batch_size
         self._data.batch_size = batch_size
+        self._data.ends = 0 if epochs is None else epochs * length
         order = Shuffle(length, seed)
         self._index = order if shuffle else lambda position: position % length
+        self._counted = False
+        """`over` counts what comes of these lists."""
 
     def __iter__(self) -> Iterator[list[int]]:
+        if not self._counted:
+            raise UsageError(
+                "ElasticSampler: its loader must be iterated over by `over`, which counts what was trained on, got a "
+                "loop without it; write `for batch in sampler.over(loader)`"
+            )
         positions = [each for begin, end in self._data.spans for each in range(begin, end)]
         for begin in range(self._data.taken, len(positions), self._batch_size):
             yield [self._index(each) for each in positions[begin : begin + self._batch_size]]
+
+    def over(self, loader: Iterable[Any]) -> Iterator[Any]:
+        """What a loader makes of these lists, from lease to lease, until all that there is was used. It gives them in
+        order, one batch for each list, and may read ahead."""
+        self._counted = True
+        while not self._data.ledger.done:
+            yield from self._round(loader, self._data.dealt)
+
+    def _round(self, loader: Iterable[Any], lease: int) -> Iterator[Any]:
+        """Until the lease is used, or the round is over."""
+        data = self._data
+        size = sum(end - begin for begin, end in data.spans)
+        for batch in loader:
+            used = min(self._batch_size, size - data.taken)
+            data.taken += used
+            self._run.count_tokens(used)
+            yield batch
+            if data.dealt != lease:
+                return
+        self._run.finish_round()
 
 
 class Batches:
@@ -167,31 +220,14 @@ class Batches:
                 "batches: dataset must have a length, got one that is iterable only; pass Shards(count, open), which "
                 "says how its parts are read"
             )
-        self._run, self._size = run, batch_size
         ways = {key: options.pop(key) for key in ("seed", "shuffle") if key in options}
-        self._sampler = ElasticSampler(run, len(dataset), batch_size, **ways)
-        run.data.ends = 0 if epochs is None else epochs * len(dataset)
+        self._sampler = ElasticSampler(run, len(dataset), batch_size, epochs=epochs, **ways)
         if options.get("num_workers"):
             options.setdefault("persistent_workers", True)
         self._loader: DataLoader[Any] = DataLoader(dataset, batch_sampler=self._sampler, **options)
 
     def __iter__(self) -> Iterator[Any]:
-        run = self._run
-        while not run.data.ledger.done:
-            yield from self._round(run.data.dealt)
-
-    def _round(self, lease: int) -> Iterator[Any]:
-        """Until the lease is used, or the round is over."""
-        data = self._run.data
-        size = sum(end - begin for begin, end in data.spans)
-        for batch in self._loader:
-            used = min(self._size, size - data.taken)
-            data.taken += used
-            self._run.count_tokens(used)
-            yield batch
-            if data.dealt != lease:
-                return
-        self._run.finish_round()
+        return self._sampler.over(self._loader)
 
 
 class ShardBatches:

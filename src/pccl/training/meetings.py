@@ -64,7 +64,7 @@ class Meetings(ABC):
         self._group = self._contents.group(place, self._feedback or codec)
         self._guards = Guards(settings, self._optimizers, self._group.name_of)
         self._meter = Meter(self._group.name_of)
-        self.data = Data(self._group.name_of)
+        self.data = Data(self._group.name_of, self._contents.sharded)
         self._scheduler = as_one(scheduler)
         self._state: SharedState | None = None
         self._before: list[torch.Tensor] = []

@@ -89,11 +89,7 @@ class Run(Rounds):
         same dataset, `epochs` (None: without end), `seed` and `shuffle`; other options are those of a DataLoader. A
         dataset that can only be read in order is passed as `Shards`. Samples are counted as tokens. Call it before you
         enter the run; a peer that calls it later has no lease for its first round, and contributes nothing to that."""
-        if self._contents.sharded:
-            raise UsageError(
-                "batches: the model must lie whole in each process, got a sharded one; give each peer its samples with "
-                "a loader of your own, and tell their number with count_tokens"
-            )
+        self.data.check_whole("batches")
         kind = ShardBatches if isinstance(dataset, Shards) else Batches
         return kind(self, dataset, batch_size, epochs, **options)
 

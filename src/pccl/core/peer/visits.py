@@ -72,7 +72,8 @@ class Visits:
         if wish is None or wish.start is not None or isinstance(message, Synced):
             raise Violation(f"{type(message).__name__} answers no call of ours")
         if isinstance(message, RefusedSync):
-            self._outbox.note(message.reason, "visit")
+            # Nothing is lost by that: the first sync brings all of it, and the first peer of a run finds no other.
+            self._outbox.note(message.reason, "visit", warns=False)
             self._answer(None)
             return
         lent = [self._links.lend(peer, message.lanes, message.attempt) for peer in message.peers]
