@@ -1,6 +1,7 @@
 """A rank of a node that trains a sharded model, as a process: what it is told by arguments, what it does by lines of
 JSON. What the ranks of all nodes must end with is computed by `oracle` from the same data."""
 
+import datetime
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from pccl import Communicator, UsageError
 from pccl.training import DiLoCo
 from pccl.training.fsdp import group as node_group
+from pccl.training.fsdp import node
 from pccl.training.mesh import ElasticDeviceMesh
 from tests.training import oracle
 from tests.training.trainer import Lines
@@ -114,7 +116,38 @@ def be_missing():
     Communicator.connect = connect
 
 
-FATES = {"killed": be_killed, "late": be_late, "missing": be_missing}
+def be_stopped(where, calls):
+    """Stand still, as a machine that is suspended does: after so many steps, before the next one ("step") or before
+    this node's ranks tell each other what it brings ("exchange")."""
+    owner, name = PLACES[where]
+    left, act = iter(range(calls)), getattr(owner, name)
+
+    def stop(*rest):
+        if next(left, None) is None and next(once, None) is not None:
+            say("stops")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return act(*rest)
+
+    once = iter(range(1))
+    setattr(owner, name, stop)
+
+
+def be_hung(calls):
+    """After so many steps, never end the next one."""
+    left, act = iter(range(calls)), PLACES["step"][0].step
+
+    def hang(*rest):
+        if next(left, None) is None:
+            say("hangs")
+            threading.Event().wait()
+        return act(*rest)
+
+    PLACES["step"][0].step = hang
+
+
+PLACES = {"step": (sys.modules[__name__], "step"), "exchange": (node_group.NodeGroup, "together")}
+
+FATES = {"killed": be_killed, "late": be_late, "missing": be_missing, "stopped": be_stopped, "hung": be_hung}
 
 
 def train(told, rank):
@@ -200,7 +233,10 @@ def main():
     torch.set_num_threads(1)
     logging.getLogger("pccl.training").addHandler(Lines())
     logging.getLogger("pccl.training").setLevel(logging.INFO)
-    dist.init_process_group("gloo", init_method=f"file://{told['store']}", rank=rank, world_size=told["ranks"])
+    node.GRACE_S = told.get("grace_s", node.GRACE_S)
+    limit = datetime.timedelta(seconds=told.get("timeout_s", 1800))
+    store = f"file://{told['store']}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=told["ranks"], timeout=limit)
     try:
         train(told, rank)
     except UsageError as error:

@@ -4,6 +4,7 @@ Owns the small exchanges between them, each with a bound, and what their failure
 their own, over gloo, so that they never meet what the model sends. Must not know rounds, rows or the master.
 """
 
+import ctypes
 import datetime
 import secrets
 import socket
@@ -50,6 +51,8 @@ class Node:
         self.number = 0
         """Of the node, for as long as it is in the run: the same on its ranks, and on no other node."""
         self._gone: Callable[[], bool] = lambda: False
+        self.lost = False
+        """A rank hangs: exchanges that are under way with it do not end."""
         self.group = self._group_of(self.ranks)
         """Of the exchanges."""
         self.host_mesh = DeviceMesh.from_group(
@@ -62,8 +65,12 @@ class Node:
 
     @staticmethod
     def _group_of(ranks: Sequence[int]) -> Any:
+        """It is never destroyed: that would wait for its exchanges, so a process could not end when one of them does
+        not. Nothing of torch's gives up a collective over gloo, but for its timeout."""
         limit = datetime.timedelta(seconds=TIMEOUT_S)
-        return dist.new_group(list(ranks), timeout=limit, backend="gloo", use_local_synchronization=True)
+        made = dist.new_group(list(ranks), timeout=limit, backend="gloo", use_local_synchronization=True)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+        return made
 
     def _copies_of(self, placements: Sequence[Any]) -> list[int]:
         here, ranks = self.mesh.get_coordinate(), self.mesh.mesh
@@ -178,6 +185,7 @@ class Node:
             if pause >= 0.01 and self._gone():
                 gone_at = gone_at or time.monotonic()
                 if time.monotonic() > gone_at + GRACE_S:
+                    self.lost = True
                     raise self._lost("this peer was put out of the run, and the others do not answer")
         try:
             work.wait()
