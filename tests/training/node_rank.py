@@ -20,6 +20,7 @@ from pccl import Communicator, UsageError
 from pccl.training import DiLoCo
 from pccl.training.fsdp import group as node_group
 from pccl.training.fsdp import node
+from pccl.training.group import Group
 from pccl.training.mesh import ElasticDeviceMesh
 from tests.training import oracle
 from tests.training.trainer import Lines
@@ -145,9 +146,36 @@ def be_hung(calls):
     PLACES["step"][0].step = hang
 
 
+def be_slow(seconds):
+    """So much longer a step."""
+    act, pause = PLACES["step"][0].step, threading.Event()
+
+    def wait(*rest):
+        pause.wait(seconds)
+        return act(*rest)
+
+    PLACES["step"][0].step = wait
+
+
+def be_unaware():
+    """Never learn that others wait."""
+    Group.awaited_s = lambda group: 0.0
+
+
+def be_timed(step_s, reduced_s):
+    """Tell the node that a step lasts so long here, and a reduction."""
+    tell = node_group.NodeGroup.together
+
+    def together(group, row):
+        return tell(group, row._replace(computed_s=row.steps * step_s, reduced_s=reduced_s))
+
+    node_group.NodeGroup.together = together
+
+
 PLACES = {"step": (sys.modules[__name__], "step"), "exchange": (node_group.NodeGroup, "together")}
 
 FATES = {"killed": be_killed, "late": be_late, "missing": be_missing, "stopped": be_stopped, "hung": be_hung}
+FATES |= {"slow": be_slow, "timed": be_timed, "unaware": be_unaware}
 
 
 def train(told, rank):
@@ -178,9 +206,14 @@ def train(told, rank):
                 if elastic is not None and elastic.maybe_reinit_global_pg(admit_joiners=True):
                     size, info = elastic.global_pg.size(), elastic.world_info._asdict()
                     say("changed", joined=elastic.joined, left=elastic.left, size=size, info=info)
+        say("starts", model=whole_model(model) if told.get("outer") else None)
         if told.get("export"):
             run.export_safetensors(told["export"])
     tell_end(told, run, model, optimizer)
+
+
+def whole_model(model):
+    return {name: each.detach().full_tensor().tolist() for name, each in model.named_parameters()}
 
 
 def step(told, rank, run, model, optimizer):
@@ -213,14 +246,14 @@ def tell_round(told, run):
     if told.get("checkpoint"):
         run._saver.finish()  # Else rounds that end meanwhile would be left out.
     digest = digest_of(run) if told.get("whole") else run.outer_digest()
-    facts = {key: run.metrics()[key] for key in ("peers", "seconds")}
+    facts = {key: run.metrics()[key] for key in ("peers", "seconds", "steps")}
     say("round", round=run.metrics()["merged_round"], digest=digest, **facts)
 
 
 def tell_end(told, run, model, optimizer):
     facts = {
         "outer": {name: each.tolist() for name, each in whole(run).items()},
-        "model": {name: each.detach().full_tensor().tolist() for name, each in model.named_parameters()},
+        "model": whole_model(model),
         "buffers": {name: each.tolist() for name, each in model.named_buffers()},
         "state": [each["exp_avg"].full_tensor().tolist() for each in optimizer.state.values() if "exp_avg" in each],
     }
