@@ -3,6 +3,7 @@
 import pytest
 
 from pccl.training import DiLoCo
+from pccl.training.fsdp.node import stale_store
 from tests.training import oracle
 from tests.training.test_rounds import EVERY, train
 
@@ -34,3 +35,14 @@ def test_inner_learning_rates_that_differ_are_named_once(crew, caplog):
         assert "0.025 at " in line
         assert first in line
         assert second in line
+
+
+@pytest.mark.parametrize(
+    ("shared", "restarts", "switched_off", "warned"),
+    [("True", "3", "0", True), ("True", "3", "1", False), ("False", "3", "0", False), ("True", "0", "0", False)],
+)
+def test_a_torchrun_whose_ranks_would_not_come_back(monkeypatch, shared, restarts, switched_off, warned):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shared)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", switched_off)
+    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in stale_store()) == warned

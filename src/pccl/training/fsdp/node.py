@@ -6,6 +6,8 @@ their own, over gloo, so that they never meet what the model sends. Must not kno
 
 import ctypes
 import datetime
+import logging
+import os
 import secrets
 import socket
 import threading
@@ -19,6 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 
 from pccl import PCCLError, UsageError
+
+log = logging.getLogger("pccl.training")
 
 ROOM = 1024
 """Bytes that an exchange has in its first message; all rows fit, and what does not needs a second one."""
@@ -59,6 +63,8 @@ class Node:
             mesh.get_all_groups(), "cpu", mesh=mesh.mesh, mesh_dim_names=mesh.mesh_dim_names or _names(mesh)
         )
         """The same mesh, for tensors on the host, wherever the model lies."""
+        if self.place == 0 and (warning := stale_store()):
+            log.warning("%s", warning)
         self._copies = self._copies_of(placements)
         """Ranks that hold the same shards, this one among them."""
         self._copying = self._group_of(self._copies) if len(self._copies) > 1 else None
@@ -197,6 +203,17 @@ class Node:
             f"rank {self.place} of {self.size} of node {self.party}: another rank of this node is gone or hangs "
             f"({cause.splitlines()[0]}); ending this one. Let torchrun start the node again: it joins as a newcomer"
         )
+
+
+def stale_store() -> str:
+    """Why ranks that torchrun starts again would not come back; empty if they do."""
+    shared, restarts = os.environ.get("TORCHELASTIC_USE_AGENT_STORE"), os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if shared != "True" or restarts == "0" or os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1":
+        return ""
+    return (
+        "ranks that torchrun starts again may wait for each other for half an hour, because they read from its store "
+        "where those before them were (pytorch issue 135712); start it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set"
+    )
 
 
 def _names(mesh: DeviceMesh) -> tuple[str, ...]:
