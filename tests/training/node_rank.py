@@ -1,6 +1,7 @@
 """A rank of a node that trains a sharded model, as a process: what it is told by arguments, what it does by lines of
 JSON. What the ranks of all nodes must end with is computed by `oracle` from the same data."""
 
+import datetime
 import json
 import logging
 import os
@@ -18,6 +19,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from pccl import Communicator, UsageError
 from pccl.training import DiLoCo
 from pccl.training.fsdp import group as node_group
+from pccl.training.fsdp import node
+from pccl.training.group import Group
 from pccl.training.mesh import ElasticDeviceMesh
 from tests.training import oracle
 from tests.training.trainer import Lines
@@ -114,7 +117,65 @@ def be_missing():
     Communicator.connect = connect
 
 
-FATES = {"killed": be_killed, "late": be_late, "missing": be_missing}
+def be_stopped(where, calls):
+    """Stand still, as a machine that is suspended does: after so many steps, before the next one ("step") or before
+    this node's ranks tell each other what it brings ("exchange")."""
+    owner, name = PLACES[where]
+    left, act = iter(range(calls)), getattr(owner, name)
+
+    def stop(*rest):
+        if next(left, None) is None and next(once, None) is not None:
+            say("stops")
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return act(*rest)
+
+    once = iter(range(1))
+    setattr(owner, name, stop)
+
+
+def be_hung(calls):
+    """After so many steps, never end the next one."""
+    left, act = iter(range(calls)), PLACES["step"][0].step
+
+    def hang(*rest):
+        if next(left, None) is None:
+            say("hangs")
+            threading.Event().wait()
+        return act(*rest)
+
+    PLACES["step"][0].step = hang
+
+
+def be_slow(seconds):
+    """So much longer a step."""
+    act, pause = PLACES["step"][0].step, threading.Event()
+
+    def wait(*rest):
+        pause.wait(seconds)
+        return act(*rest)
+
+    PLACES["step"][0].step = wait
+
+
+def be_unaware():
+    """Never learn that others wait."""
+    Group.awaited_s = lambda group: 0.0
+
+
+def be_timed(step_s, reduced_s):
+    """Tell the node that a step lasts so long here, and a reduction."""
+    tell = node_group.NodeGroup.together
+
+    def together(group, row):
+        return tell(group, row._replace(computed_s=row.steps * step_s, reduced_s=reduced_s))
+
+    node_group.NodeGroup.together = together
+
+
+PLACES = {"step": (sys.modules[__name__], "step"), "exchange": (node_group.NodeGroup, "together")}
+
+FATES = {"killed": be_killed, "late": be_late, "missing": be_missing, "stopped": be_stopped, "hung": be_hung}
+FATES |= {"slow": be_slow, "timed": be_timed, "unaware": be_unaware}
 
 
 def train(told, rank):
@@ -149,9 +210,14 @@ def train(told, rank):
                 if elastic is not None and elastic.maybe_reinit_global_pg(admit_joiners=True):
                     size, info = elastic.global_pg.size(), elastic.world_info._asdict()
                     say("changed", joined=elastic.joined, left=elastic.left, size=size, info=info)
+        say("starts", model=whole_model(model) if told.get("outer") else None)
         if told.get("export"):
             run.export_safetensors(told["export"])
     tell_end(told, run, model, optimizer)
+
+
+def whole_model(model):
+    return {name: each.detach().full_tensor().tolist() for name, each in model.named_parameters()}
 
 
 def step(told, rank, run, model, optimizer):
@@ -184,14 +250,14 @@ def tell_round(told, run):
     if told.get("checkpoint"):
         run._saver.finish()  # Else rounds that end meanwhile would be left out.
     digest = digest_of(run) if told.get("whole") else run.outer_digest()
-    facts = {key: run.metrics()[key] for key in ("peers", "seconds")}
+    facts = {key: run.metrics()[key] for key in ("peers", "seconds", "steps")}
     say("round", round=run.metrics()["merged_round"], digest=digest, **facts)
 
 
 def tell_end(told, run, model, optimizer):
     facts = {
         "outer": {name: each.tolist() for name, each in whole(run).items()},
-        "model": {name: each.detach().full_tensor().tolist() for name, each in model.named_parameters()},
+        "model": whole_model(model),
         "buffers": {name: each.tolist() for name, each in model.named_buffers()},
         "state": [each["exp_avg"].full_tensor().tolist() for each in optimizer.state.values() if "exp_avg" in each],
     }
@@ -204,7 +270,10 @@ def main():
     torch.set_num_threads(1)
     logging.getLogger("pccl.training").addHandler(Lines())
     logging.getLogger("pccl.training").setLevel(logging.INFO)
-    dist.init_process_group("gloo", init_method=f"file://{told['store']}", rank=rank, world_size=told["ranks"])
+    node.GRACE_S = told.get("grace_s", node.GRACE_S)
+    limit = datetime.timedelta(seconds=told.get("timeout_s", 1800))
+    store = f"file://{told['store']}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=told["ranks"], timeout=limit)
     try:
         train(told, rank)
     except UsageError as error:

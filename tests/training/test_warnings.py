@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from pccl.training import DiLoCo
+from pccl.training.fsdp.node import stale_store
 from tests.patience import HANG_S
 from tests.training import oracle
 from tests.training.test_rounds import EVERY, train
@@ -64,3 +65,14 @@ def test_a_run_that_begins_and_lets_another_peer_in_warns_of_nothing(crew, caplo
     # On a busy machine it takes the newcomer long to come, of which a line may tell.
     said = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
     assert [each for each in said if "wait" not in each] == []
+
+
+@pytest.mark.parametrize(
+    ("shared", "restarts", "switched_off", "warned"),
+    [("True", "3", "0", True), ("True", "3", "1", False), ("False", "3", "0", False), ("True", "0", "0", False)],
+)
+def test_a_torchrun_whose_ranks_would_not_come_back(monkeypatch, shared, restarts, switched_off, warned):
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shared)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", switched_off)
+    assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in stale_store()) == warned

@@ -31,8 +31,8 @@ class Run(Stage):
     """Peers by name, such as `a0`: of party `a`, in group 0, on the connection of their place in `NAMES`. Those that
     are not dead answer pings, and make the links that they are told to."""
 
-    def __init__(self) -> None:
-        super().__init__(MasterLimits(mesh_peers_max=0))
+    def __init__(self, limits: MasterLimits | None = None) -> None:
+        super().__init__(limits or MasterLimits(mesh_peers_max=0))
         self.dead: set[int] = set()
 
     def join(self, name: str, connection: int = 0, **facts: object) -> int:

@@ -1,8 +1,13 @@
 """A limit on votes: those that keep more others waiting are put out, and the many are not put out for the few."""
 
+import pytest
+
 from pccl.core.fields import KickKind
-from pccl.core.messages.to_master import AskPending, VoteTopology
+from pccl.core.limits import MasterLimits
+from pccl.core.messages.to_master import AskPending, Initiate, VoteTopology
 from pccl.core.messages.to_peer import Kick, Topology
+from tests.unit import test_parties
+from tests.unit.scripted_master import SPEC
 from tests.unit.test_candidates import Run
 
 
@@ -41,3 +46,33 @@ def test_one_that_waits_alone_gets_none_of_the_others_kicked() -> None:
     run.say(2, AskPending())
     run.pass_time(40.0, 2, 3)
     assert kicked(run) == []
+
+
+@pytest.fixture
+def machines() -> test_parties.Run:
+    """Two of two peers each, `a` before `b`; each peer is in a group with one of the other machine."""
+    run = test_parties.Run(MasterLimits(mesh_peers_max=0, vote_timeout_s=10.0))
+    for name in test_parties.NAMES[:4]:
+        run.join(name)
+    run.admit()
+    assert run.here == ["a0", "a1", "b0", "b1"]
+    run.pass_time(1.0)
+    return run
+
+
+def test_a_machine_that_keeps_another_one_waiting_goes(machines: test_parties.Run) -> None:
+    """Only one of its peers is waited for, by one: the other would go along, and waits for nothing."""
+    machines.hear(1, Initiate(0, SPEC))
+    machines.pass_time(8.0)
+    assert machines.here == ["a0", "a1", "b0", "b1"]
+    machines.pass_time(6.0)
+    assert machines.here == ["a0", "a1"]
+    kicks = [machines.last(connection, Kick) for connection in (3, 4)]
+    assert [each.kind for each in kicks if isinstance(each, Kick)] == [KickKind.VOTELESS, KickKind.PARTY]
+
+
+def test_a_machine_that_came_later_gets_no_elder_one_kicked(machines: test_parties.Run) -> None:
+    machines.hear(3, Initiate(0, SPEC))
+    machines.hear(4, AskPending())
+    machines.pass_time(40.0)
+    assert machines.here == ["a0", "a1", "b0", "b1"]

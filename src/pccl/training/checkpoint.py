@@ -27,6 +27,9 @@ KEEP = 3
 class Saver:
     """Writes checkpoints into a folder, one at a time, in a thread of its own."""
 
+    _ends_with_process = False
+    """A process that ends does not wait for what is being written."""
+
     def __init__(self, folder: str | os.PathLike[str], every: int, keep: int) -> None:
         self._folder, self.every, self._keep = Path(folder), every, keep
         self._thread: threading.Thread | None = None
@@ -46,7 +49,9 @@ class Saver:
 
     def begin(self, round: int, state: dict[str, Any]) -> None:
         """Write this, with none under way."""
-        self._thread = threading.Thread(target=self._write, args=(round, state), name="pccl-checkpoint")
+        self._thread = threading.Thread(
+            target=self._write, args=(round, state), name="pccl-checkpoint", daemon=self._ends_with_process
+        )
         self._thread.start()
 
     def finish(self) -> None:

@@ -59,6 +59,11 @@ def _is(message: object, kind: type) -> bool:
     return isinstance(message, kind)
 
 
+def _parties(peers: list[Known]) -> int:
+    """How many parties they are of; one without is a party of its own."""
+    return len({each.party if each.party.name else each.peer for each in peers})
+
+
 SLACK_S = 8.0
 """Votes are looked at every few seconds."""
 
@@ -72,7 +77,7 @@ class VotesAreLimited(Checker):
     def __init__(self, theatre: "Theatre") -> None:
         super().__init__(theatre)
         self._since: dict[tuple[str, PeerId], float] = {}
-        """Since when more peers wait in a ballot of all than this one and others do not, and it waits for nothing."""
+        """Since when more parties wait in a ballot of all than this one and others do not, and it waits for nothing."""
         self._limit_s = theatre.plan.master_limits.vote_timeout_s
 
     def master_handled(self, event: MasterEvent) -> None:
@@ -83,7 +88,7 @@ class VotesAreLimited(Checker):
                 absent = [each.peer for each in accepted if not getattr(each, call)]
                 parties = [each.party for each in accepted if each.peer in absent and each.party.name]
                 going = [each for each in accepted if each.peer in absent or each.party in parties]
-                if 2 * len(going) < len(accepted):
+                if 2 * _parties(going) < _parties(accepted):
                     # One that waits itself, for links or a collective, is looked at when it has nothing to wait for.
                     idle = [each.peer for each in accepted if each.peer in absent and not each.waits]
                     missing |= {(call, peer): self._since.get((call, peer), now) for peer in idle}
@@ -102,5 +107,5 @@ class VotesAreLimited(Checker):
             others = [each for each in self.ledger.electorate() if each.waits and each is not known]
             leaving = [each for each in self.ledger.known.values() if each.connection in self.ledger.leaving]
             kicked = [each for each in leaving if each.was_accepted and not each.away]
-            if not self._limit_s or len(kicked) > len([each for each in others if not each.away]):
+            if not self._limit_s or _parties(kicked) > _parties([each for each in others if not each.away]):
                 raise self.fail(f"{known.peer[:8]} is put out for its vote by fewer than are: {message.reason}")

@@ -52,8 +52,8 @@ class Liveness(Part):
     def voteless(self, waits: Sequence[Wait], now: float) -> list[tuple[Member, Kick]]:
         """The members that have kept others waiting for too long, in the oldest such wait, to be kicked. None by whom
         fewer wait than are missing: one peer must not get all others kicked by calling what they never call. And none
-        that itself waits for what no vote can bring, such as links. Others are looked at when these are out. Who would
-        go with one of its party does not count as one that waits for it."""
+        that itself waits for what no vote can bring, such as links. Others are looked at when these are out. A party
+        counts as one: its peers are of different groups, so in most calls one of them alone waits or is missing."""
         limit_s = self._limits.vote_timeout_s
         # One without a connection may be dead, and waits for no other; how long it is waited for is another question.
         here = {peer: each for peer, each in self._roster.accepted.items() if each.stage is MemberStage.ACCEPTED}
@@ -86,6 +86,7 @@ class Liveness(Part):
 
 
 def _outweigh(these: list[Member], those: list[Member]) -> bool:
-    """More members, or as many with the eldest among them."""
+    """More parties, or as many with the eldest member among them."""
     eldest = min(each.seniority for each in these) < min(each.seniority for each in those)
-    return len(these) > len(those) or (len(these) == len(those) and eldest)
+    one, other = ({each.party_called or each.peer for each in members} for members in (these, those))
+    return len(one) > len(other) or (len(one) == len(other) and eldest)

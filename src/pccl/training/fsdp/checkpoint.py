@@ -31,6 +31,8 @@ OWN = "feedback"
 class ShardedSaver(Saver):
     """Writes checkpoints into a folder that all ranks of the node reach, in threads of their own."""
 
+    _ends_with_process = True  # Writing may never end, where another rank hangs; `finish` waits for all that may.
+
     def __init__(self, folder: str | os.PathLike[str], every: int, keep: int, node: Node) -> None:
         super().__init__(folder, every, keep)
         self._node = node
@@ -43,6 +45,13 @@ class ShardedSaver(Saver):
             log.warning("the checkpoint of round %d is left out: the last one is still being written", round)
             return
         self.begin(round, state)
+
+    def finish(self) -> None:
+        """Wait until what was begun is written, unless a rank hangs."""
+        if self._node.lost and self.busy:
+            log.error("the checkpoint that is being written is left: a rank of this node hangs")
+            return
+        super().finish()
 
     def _write(self, round: int, state: dict[str, Any]) -> None:
         final = self._folder / NAME.format(round)

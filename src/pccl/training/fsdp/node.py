@@ -4,7 +4,10 @@ Owns the small exchanges between them, each with a bound, and what their failure
 their own, over gloo, so that they never meet what the model sends. Must not know rounds, rows or the master.
 """
 
+import ctypes
 import datetime
+import logging
+import os
 import secrets
 import socket
 import threading
@@ -18,6 +21,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 
 from pccl import PCCLError, UsageError
+
+log = logging.getLogger("pccl.training")
 
 ROOM = 1024
 """Bytes that an exchange has in its first message; all rows fit, and what does not needs a second one."""
@@ -50,20 +55,28 @@ class Node:
         self.number = 0
         """Of the node, for as long as it is in the run: the same on its ranks, and on no other node."""
         self._gone: Callable[[], bool] = lambda: False
+        self.lost = False
+        """A rank hangs: exchanges that are under way with it do not end."""
         self.group = self._group_of(self.ranks)
         """Of the exchanges."""
         self.host_mesh = DeviceMesh.from_group(
             mesh.get_all_groups(), "cpu", mesh=mesh.mesh, mesh_dim_names=mesh.mesh_dim_names or _names(mesh)
         )
         """The same mesh, for tensors on the host, wherever the model lies."""
+        if self.place == 0 and (warning := stale_store()):
+            log.warning("%s", warning)
         self._copies = self._copies_of(placements)
         """Ranks that hold the same shards, this one among them."""
         self._copying = self._group_of(self._copies) if len(self._copies) > 1 else None
 
     @staticmethod
     def _group_of(ranks: Sequence[int]) -> Any:
+        """It is never destroyed: that would wait for its exchanges, so a process could not end when one of them does
+        not. Nothing of torch's gives up a collective over gloo, but for its timeout."""
         limit = datetime.timedelta(seconds=TIMEOUT_S)
-        return dist.new_group(list(ranks), timeout=limit, backend="gloo", use_local_synchronization=True)
+        made = dist.new_group(list(ranks), timeout=limit, backend="gloo", use_local_synchronization=True)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+        return made
 
     def _copies_of(self, placements: Sequence[Any]) -> list[int]:
         here, ranks = self.mesh.get_coordinate(), self.mesh.mesh
@@ -178,6 +191,7 @@ class Node:
             if pause >= 0.01 and self._gone():
                 gone_at = gone_at or time.monotonic()
                 if time.monotonic() > gone_at + GRACE_S:
+                    self.lost = True
                     raise self._lost("this peer was put out of the run, and the others do not answer")
         try:
             work.wait()
@@ -189,6 +203,17 @@ class Node:
             f"rank {self.place} of {self.size} of node {self.party}: another rank of this node is gone or hangs "
             f"({cause.splitlines()[0]}); ending this one. Let torchrun start the node again: it joins as a newcomer"
         )
+
+
+def stale_store() -> str:
+    """Why ranks that torchrun starts again would not come back; empty if they do."""
+    shared, restarts = os.environ.get("TORCHELASTIC_USE_AGENT_STORE"), os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    if shared != "True" or restarts == "0" or os.environ.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1":
+        return ""
+    return (
+        "ranks that torchrun starts again may wait for each other for half an hour, because they read from its store "
+        "where those before them were (pytorch issue 135712); start it with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 set"
+    )
 
 
 def _names(mesh: DeviceMesh) -> tuple[str, ...]:
