@@ -1,121 +1,22 @@
 """Links with more lanes than their group began with: what they carried, what becomes of one that breaks or cannot be
 made, and that the next master goes on with them."""
 
-from collections.abc import Iterable
-
+import msgspec
 import pytest
+from msgspec import structs
 
-from pccl.core.effects.both import Tick
-from pccl.core.effects.master import Received, Send
-from pccl.core.fields import CollectiveSpec, Flow, Identity, LinkSpec
+from pccl.core.fields import Flow, Identity
 from pccl.core.limits import MasterLimits
 from pccl.core.master.master import Master
-from pccl.core.messages.both import Ping, Pong
-from pccl.core.messages.report import LinkReport, ReportPart
-from pccl.core.messages.to_master import Done, Failed, Initiate, Join, LinkDown, LinkUp, ToMaster, VoteTopology
-from pccl.core.messages.to_peer import Abort, Kick, Outcome, Start, ToPeer, Wire
+from pccl.core.messages.both import Ping
+from pccl.core.messages.to_master import Done, Failed, Join, LinkDown
+from pccl.core.messages.to_peer import Abort, Outcome, Start
 from pccl.core.rules.lanes import FACTOR, LOOKS
-from pccl.types import DataType, PeerId, ReduceOp
-from tests.unit.scripted_master import Stage, resume
-
-PEERS = {1: PeerId("anna"), 2: PeerId("bert"), 3: PeerId("carl")}
-LEAST, MOST = 4, 64
-WIDE = LEAST * FACTOR
-LARGE = CollectiveSpec(1 << 26, DataType.FLOAT, ReduceOp.SUM)
-ROUND_TRIP_US = 80_000
-RUN_S = 10.0
-PRESSED = Flow(256 << 20, 1 << 20, 40_000, 40_000, 0, ROUND_TRIP_US, ROUND_TRIP_US)
-EXHAUSTED = "[Errno 24] Too many open files"
-
-
-class Group:
-    """Three members and their master, which says the least."""
-
-    def __init__(self, master: Master, now: float = 0.0) -> None:
-        self.master, self.now = master, now
-        self.links: dict[int, dict[int, LinkSpec]] = {connection: {} for connection in PEERS}
-        self.up: set[tuple[int, int]] = set()
-        self.told: list[tuple[int, ToPeer]] = []
-
-    def send(self, connection: int, message: ToMaster) -> None:
-        self.note(self.master.handle(Received(connection, message), self.now))
-
-    def note(self, effects: Iterable[object]) -> None:
-        for effect in effects:
-            if isinstance(effect, Send):
-                for connection in effect.connections:
-                    self.told.append((connection, effect.message))  # type: ignore[arg-type]
-                    if isinstance(effect.message, Wire):
-                        self.links[connection] = {link.number: link for link in effect.message.links}
-
-    def take(self, kind: type) -> list[tuple[int, ToPeer]]:
-        """What was told of this kind since the last look."""
-        found = [(connection, message) for connection, message in self.told if isinstance(message, kind)]
-        self.told = [(connection, message) for connection, message in self.told if not isinstance(message, kind)]
-        return found
-
-    def stand(self, *but: int) -> None:
-        """Every link is made, unless its number is one of these."""
-        for connection, links in list(self.links.items()):
-            for number in links:
-                if number not in but and (connection, number) not in self.up:
-                    self.up.add((connection, number))
-                    self.send(connection, LinkUp(number, ROUND_TRIP_US))
-
-    def vote(self, tag: int = 0, parcels: dict[int, int] | None = None) -> None:
-        for connection in PEERS if parcels is None else parcels:
-            self.send(connection, Initiate(tag, LARGE, 0 if parcels is None else parcels[connection]))
-
-    def start(self) -> Start:
-        """The one that all three were told since the last look."""
-        told = [message for _, message in self.take(Start)]
-        assert len(told) == len(PEERS)
-        assert len(set(told)) == 1
-        assert isinstance(told[0], Start)
-        return told[0]
-
-    def finish(self, start: Start, seconds: float = RUN_S, flow: Flow = PRESSED) -> None:
-        self.now += seconds
-        for connection in PEERS:
-            self.send(connection, Done(start.tag, start.attempt, b"", flow))
-
-    def run(self, seconds: float = RUN_S, flow: Flow = PRESSED) -> Start:
-        self.vote()
-        start = self.start()
-        self.finish(start, seconds, flow)
-        return start
-
-    def wait(self, seconds: float) -> None:
-        """All answer pings meanwhile."""
-        end = self.now + seconds
-        while (due := self.master.next_deadline()) is not None and due <= end:
-            self.now = max(self.now, due)
-            self.note(self.master.handle(Tick(), self.now))
-            for connection, _ in self.take(Ping):
-                self.send(connection, Pong())
-        self.now = end
-
-    def lanes(self) -> set[int]:
-        """Of all links that the members were told of last."""
-        return {link.lanes for links in self.links.values() for link in links.values()}
-
-    def a_link(self) -> int:
-        """One of which the first member knows."""
-        return next(iter(self.links[1]))
-
-    def blameless(self) -> bool:
-        return not self.take(Kick) and all(not link.failures for link in self.master.links.all())
-
-
-def three(lanes: int = 0) -> Group:
-    group = Group(Master("run", MasterLimits(default_lanes=LEAST)))
-    for connection, peer in PEERS.items():
-        group.send(connection, Join(Identity(peer, 0, "h", connection, lanes, lanes_max=MOST)))
-    group.send(1, VoteTopology())
-    group.stand()
-    assert len(group.master.roster.accepted) == len(PEERS)
-    group.told.clear()
-    return group
+from pccl.core.status import Status
+from pccl.views import status as view
+from pccl.views.top import screen
+from pccl.wire.codec import decode_to_observer, encode
+from tests.unit.wide import EXHAUSTED, LEAST, MOST, PEERS, PRESSED, RUN_S, WIDE, After, Group, all_links, three
 
 
 @pytest.fixture
@@ -269,37 +170,6 @@ def test_fewer_that_cannot_be_made_either_are_a_mark_against_their_ends() -> Non
 
 # ── the next master ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-NEXT = {place: peer for place, peer in enumerate(PEERS.values())}
-
-
-class After(Group):
-    """The same three, back at a master that knows nothing but what they report; `lanes` of each link, by its ends."""
-
-    def __init__(self, lanes: dict[frozenset[str], int], asked: int = 0) -> None:
-        ring = tuple(PEERS.values())
-        stage = Stage(MasterLimits(default_lanes=LEAST, reunion_s=5.0, silence_s=60.0))
-        for connection, peer in PEERS.items():
-            others = [other for other in ring if other != peer]
-            links = tuple(
-                LinkReport(number, other, peer < other, lanes[frozenset((peer, other))], ROUND_TRIP_US)
-                for other in others
-                for number in [2 + ring.index(peer) + ring.index(other)]
-            )
-            first = resume(peer, global_size=3, lanes=asked, lanes_max=MOST, secret=f"of {peer}")
-            stage.send(connection, first, ReportPart(ring=ring, links=links), ReportPart(last=True))
-        super().__init__(stage.master, stage.now)
-        self.said = stage.told
-        for connection, messages in stage.told.items():
-            self.told += [(connection, message) for message in messages]
-            for message in messages:
-                if isinstance(message, Wire):
-                    self.links[connection] = {link.number: link for link in message.links}
-        assert len(self.master.roster.accepted) == 3
-
-
-def all_links(lanes: int) -> dict[frozenset[str], int]:
-    return {frozenset(pair): lanes for pair in (("anna", "bert"), ("bert", "carl"), ("anna", "carl"))}
-
 
 def test_the_number_survives_the_master() -> None:
     group = After(all_links(WIDE))
@@ -348,3 +218,62 @@ def test_links_of_many_that_break_at_once_under_the_next_master_have_fewer() -> 
     group.stand()
     assert group.lanes() == {LEAST}
     assert group.blameless()
+
+
+# ── what observers are told ──────────────────────────────────────────────────────────────────────────────────────────
+
+WHY = "0.39 % lost, 53.7 Mbit/s a lane, round trip 80 of 80 ms"
+
+
+def test_the_number_is_told_with_its_reason() -> None:
+    group = three()
+    assert group.lanes_told() == [(0, LEAST, "as a run begins")]
+    group.run()
+    group.stand()
+    assert group.lanes_told() == [(0, WIDE, f"{LEAST} → {WIDE}: {WHY}")]
+    for _ in range(LOOKS):
+        group.run()
+        group.stand()
+    assert group.lanes_told() == [(0, LEAST, f"{WIDE} → {LEAST}: with {WIDE} it was 1.00 times as fast")]
+
+
+def test_one_that_could_not_be_made_is_told() -> None:
+    group = three()
+    group.run()
+    group.send(1, LinkDown(group.a_link(), EXHAUSTED))
+    group.stand()
+    group.stand()
+    assert group.lanes_told() == [(0, LEAST, f"{WIDE} → {LEAST}: a link of more could not be made")]
+
+
+def test_one_that_was_asked_for_or_taken_over_is_told() -> None:
+    assert three(LEAST).lanes_told() == [(0, LEAST, "as its peers ask")]
+    assert After(all_links(WIDE)).lanes_told() == [(0, WIDE, "as under an earlier master")]
+    assert After(all_links(WIDE), asked=WIDE).lanes_told() == [(0, WIDE, "as its peers ask")]
+
+
+def test_who_has_no_neighbour_has_no_lanes() -> None:
+    master = Master("run", MasterLimits())
+    group = Group(master)
+    group.send(1, Join(Identity(PEERS[1], 0, "h", 1, 0)))
+    assert group.lanes_told() == []
+
+
+def test_it_is_a_line_for_people() -> None:
+    group = three()
+    group.run()
+    group.stand()
+    line = f"lanes: {WIDE} a link ({LEAST} → {WIDE}: {WHY})"
+    assert line in view.lines(group.status())
+    assert line in [each.text for each in screen("h:1", group.status(), [], 40)]
+    two = structs.replace(group.status(), lanes=group.status().lanes * 2)
+    assert line.replace("lanes", "lanes of group 0", 1) in view.lines(two)
+
+
+def test_a_master_of_an_earlier_release_tells_nothing_of_it() -> None:
+    told = msgspec.msgpack.decode(encode(three().status()))
+    del told["lanes"]
+    status = decode_to_observer(msgspec.msgpack.encode(told))
+    assert isinstance(status, Status)
+    assert status.lanes == ()
+    assert not any(line.startswith("lanes") for line in view.lines(status))

@@ -117,6 +117,8 @@ class Tuner:
         self.lanes = lanes
         self.least = least
         """What the group began with: it never has fewer."""
+        self.reason = ""
+        """Of the last change, in words."""
         self._change: Change | None = None
         self._quiet = 0
         self._held_until = -inf
