@@ -9,10 +9,11 @@ from pccl.core.fields import Flow, Identity
 from pccl.core.limits import MasterLimits
 from pccl.core.master.master import Master
 from pccl.core.messages.both import Ping
-from pccl.core.messages.to_master import Done, Failed, Join, LinkDown
+from pccl.core.messages.to_master import Done, Failed, Fetch, Join, LinkDown, SyncState, VoteTopology
 from pccl.core.messages.to_peer import Abort, Outcome, Start
 from pccl.core.rules.lanes import FACTOR, LOOKS
 from pccl.core.status import Status
+from pccl.types import PeerId, SharedStateSyncStrategy
 from pccl.views import status as view
 from pccl.views.top import screen
 from pccl.wire.codec import decode_to_observer, encode
@@ -35,6 +36,38 @@ def test_a_number_that_was_asked_for_stays() -> None:
     for _ in range(3):
         assert group.run().lanes == (0, 1, 2, 3)
     assert group.lanes() == {LEAST}
+
+
+def test_links_of_other_groups_stay() -> None:
+    group = three()
+    for connection, peer in {4: "dora", 5: "emil"}.items():
+        group.send(connection, Join(Identity(PeerId(peer), 1, "h", connection, 0, lanes_max=MOST)))
+    for connection in PEERS:
+        group.send(connection, VoteTopology())
+    group.stand()
+    (other,) = group.links[4]
+    group.told.clear()
+    group.run()
+    group.stand()
+    assert {link.lanes for link in group.links[1].values()} == {WIDE}
+    assert [(number, link.lanes) for number, link in group.links[4].items()] == [(other, LEAST)]
+
+
+def test_the_link_of_a_visitor_stays_while_it_fetches() -> None:
+    group = three()
+    for connection in PEERS:
+        group.send(connection, SyncState(1, SharedStateSyncStrategy.ENFORCE_POPULAR, bytes(16), bytes(16)))
+    group.send(9, Join(Identity(PeerId("vera"), 0, "h", 9, 0, visits=True, lanes_max=MOST)))
+    group.send(9, Fetch())
+    group.stand()
+    visited = set(group.links[9])
+    assert visited
+    group.run()
+    group.stand()
+    assert set(group.links[9]) == visited
+    assert {link.lanes for links in group.links.values() for link in links.values() if link.number not in visited} == {
+        WIDE
+    }
 
 
 # ── what is on its way ───────────────────────────────────────────────────────────────────────────────────────────────
