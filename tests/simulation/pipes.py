@@ -14,7 +14,8 @@ from pccl.core.fields import Flow, Identity
 WORK_S = 4.0
 """How long a run takes over one lane: long beside what messages and luck add to it."""
 
-ROUND_TRIP_US = 2000
+ROUND_TRIP_US = 10_000
+"""Of neighbours that are far enough for a collective to get more than one lane."""
 SENT = 64_000_000
 
 

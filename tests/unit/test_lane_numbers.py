@@ -56,11 +56,12 @@ def test_each_failure_doubles_the_pause():
     assert pauses == [0.0, HOLD_S, 2 * HOLD_S]
 
 
-def test_a_full_queue_idle_lanes_and_short_work_ask_for_nothing():
+def test_a_full_queue_idle_lanes_near_neighbours_and_short_work_ask_for_nothing():
     for each in (
         seen(4, smoothed_us=180_000),
         seen(4, resent=0),
         seen(4, busy_ms=10_000),
+        seen(4, shortest_us=4_900, smoothed_us=5_000),
         seen(4, seconds=1.0),
         seen(4, sent=4 * LANE_BYTES_MIN - 1),
     ):

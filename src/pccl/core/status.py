@@ -91,6 +91,16 @@ class RoundStatus(Struct, frozen=True):
     ago_s: float
 
 
+class LanesStatus(Struct, frozen=True):
+    """How many lanes the links of a group have; none for a group of one."""
+
+    group: Number
+    lanes: Number
+    """To each neighbour."""
+    reason: Cause
+    """Who chose the number, or what it follows from."""
+
+
 class WaitStatus(Struct, frozen=True):
     """Something that is waited for."""
 
@@ -136,3 +146,4 @@ class Status(Struct, frozen=True, tag=True):
     """The latest last."""
     size: Number
     """Peers that are connected, listed or not."""
+    lanes: Annotated[tuple[LanesStatus, ...], Meta(max_length=GROUPS_LISTED)] = ()

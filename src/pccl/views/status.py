@@ -6,7 +6,7 @@ line of these is a format or markup.
 
 from typing import NamedTuple
 
-from pccl.core.status import PeerStatus, RoundStatus, Status, WaitStatus
+from pccl.core.status import LanesStatus, PeerStatus, RoundStatus, Status, WaitStatus
 from pccl.types import count_peers
 
 LONG_S = 2.0
@@ -75,6 +75,12 @@ def round_line(status: Status, last: RoundStatus) -> str:
     return f"round {last.number}{group}: {here}, {last.seconds:.1f} s{waited}{rate}; {span(last.ago_s)} ago"
 
 
+def lanes_line(status: Status, told: LanesStatus) -> str:
+    """How many a link has, and why."""
+    group = f" of group {told.group}" if len(status.lanes) > 1 else ""
+    return f"lanes{group}: {told.lanes} a link ({told.reason})"
+
+
 def wait_line(wait: WaitStatus) -> str:
     """What is waited for, how long, and what limits it."""
     bound = "no limit while they answer" if wait.bound_s is None else f"for {span(wait.bound_s)} more at most"
@@ -115,6 +121,7 @@ def lines(status: Status) -> list[str]:
     """All of it, for a person."""
     told = [summary(status)]
     told += [round_line(status, each) for each in status.rounds]
+    told += [lanes_line(status, each) for each in status.lanes]
     told += [f"waits: {wait_line(wait)}" for wait in long_waits(status)]
     told += [f"link: {line}" for line in links_lines(status)]
     if status.peers:

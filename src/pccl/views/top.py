@@ -7,7 +7,19 @@ from typing import NamedTuple
 
 from pccl.core.status import Status
 from pccl.types import count_peers
-from pccl.views.status import HEAD, health, healthy, links_lines, long_waits, round_line, row, span, table, wait_line
+from pccl.views.status import (
+    HEAD,
+    health,
+    healthy,
+    lanes_line,
+    links_lines,
+    long_waits,
+    round_line,
+    row,
+    span,
+    table,
+    wait_line,
+)
 
 EVENTS_SHOWN = 8
 
@@ -29,6 +41,7 @@ def screen(address: str, status: Status | None, trouble: list[str], height: int)
     about = f"run {status.run}  epoch {status.epoch}  {count_peers(accepted)}  master up {span(status.age_s)}"
     lines += [Line(about), Line(health(status), "good" if healthy(status) else "bad")]
     lines += [Line(round_line(status, each)) for each in status.rounds[:4]]
+    lines += [Line(lanes_line(status, each), "faint") for each in status.lanes[:4]]
     lines += [Line(f"waits: {wait_line(wait)}", "bad") for wait in long_waits(status)[:4]]
     lines += [Line(f"link: {each}", "bad") for each in links_lines(status)[:4]]
     events = [

@@ -39,7 +39,7 @@ class Collectives(Part):
 
     def __init__(self, common: Common, links: Links, lanes: Lanes) -> None:
         super().__init__(common)
-        self._lanes = lanes
+        self.lanes = lanes
         lanes.users.append(self)
         self._touched: dict[int, None] = {}
         """Groups in which a collective may start, or the outcome of an aborted one may be sent."""
@@ -146,10 +146,10 @@ class Collectives(Part):
         del collective.unreported[member.peer]
         if isinstance(report, Done):
             collective.digests[member.peer] = report.digest
-            self._lanes.add(member, report.flow)
+            self.lanes.add(member, report.flow)
             self._check_reports(collective, now)
         elif collective.stage is CollectiveStage.RUNNING:
-            self._lanes.spoil(member.group)
+            self.lanes.spoil(member.group)
             self._abort(collective, f"failed at {short(member.peer)}: {report.cause}", now)
         else:
             self._check_reports(collective, now)
@@ -273,7 +273,7 @@ class Collectives(Part):
         collective.unreported = dict.fromkeys(collective.ring)
         collective.become(CollectiveStage.RUNNING, now)
         self._links.use(collective.group, now)
-        self._lanes.begin(collective.group, now)
+        self.lanes.begin(collective.group, now)
         round_trip_s = self._links.round_trip_s(collective.group)
         segments = segment_bytes(collective.spec, len(collective.ring), max(1, len(lanes)), round_trip_s)
         parcels = () if lanes else tuple(collective.parcels[peer] for peer in collective.ring)

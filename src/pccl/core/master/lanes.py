@@ -17,6 +17,7 @@ from pccl.core.master.link import Link
 from pccl.core.master.part import Common, Departure, Part
 from pccl.core.master.roster import Member
 from pccl.core.rules.lanes import LANES_MAX, Tuner, look
+from pccl.core.status import LanesStatus
 from pccl.types import PeerId
 
 
@@ -119,7 +120,7 @@ class Lanes(Part):
         tuner.lanes = max(tuner.least, min(before, most))
         reason = tuner.judge(seen, most, now)
         if tuner.lanes != before:
-            self._choose(group, tuner.lanes, f"{before} → {tuner.lanes}: {reason or 'descriptors of a member'}")
+            self._choose(group, before, reason or "descriptors of a member")
 
     def _tuner(self, group: int) -> Tuner:
         least = self._roster.lanes[group]
@@ -131,12 +132,14 @@ class Lanes(Part):
         tuner = self._tuner(group)
         before = tuner.lanes
         tuner.give_up(now)
-        self._choose(group, tuner.lanes, f"{before} → {tuner.lanes}: a link of more could not be made")
+        self._choose(group, before, "a link of more could not be made")
 
-    def _choose(self, group: int, lanes: int, reason: str) -> None:
-        self._links.widths.wide[group] = lanes
+    def _choose(self, group: int, before: int, why: str) -> None:
+        tuner = self._tuners[group]
+        tuner.reason = f"{before} → {tuner.lanes}: {why}"
+        self._links.widths.wide[group] = tuner.lanes
         self._stale[group] = None
-        self._outbox.note(Note(f"lanes of group {group}: {reason}", "lanes"))
+        self._outbox.note(Note(f"lanes of group {group}: {tuner.reason}", "lanes"))
 
     def _widen(self, group: int, now: float) -> None:
         """Between collectives and transfers, and not while newcomers are tried: their links count on this number."""
@@ -146,3 +149,16 @@ class Lanes(Part):
         for link in self._links.widen(group, now):
             for user in self.users:
                 user.remade(link)
+
+    # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def told(self) -> list[LanesStatus]:
+        """Of all groups with links, as the status has it."""
+        groups = [group for group, ring in self._roster.rings.items() if len(ring) > 1]
+        return [LanesStatus(group, self._links.ring_lanes(group), self._reason(group)) for group in groups]
+
+    def _reason(self, group: int) -> str:
+        """Who chose the number, or what it follows from."""
+        tuner, wide = self._tuners.get(group), group in self._links.widths.wide
+        found = "as under an earlier master" if wide else "as a run begins"
+        return "as its peers ask" if self._asked(group) else (tuner and tuner.reason) or found

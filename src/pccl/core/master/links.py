@@ -244,15 +244,10 @@ class Links(Part):
     def widen(self, group: int, now: float) -> list[Link]:
         """Make the links between members again that have another number of lanes than they shall have; returns them.
         Nothing may run over them. The ends are blamed for nothing that comes of it before they stand again."""
-        members = self._roster.accepted
-        odd = [
-            link
-            for link in self._links.values()
-            if link.group == group
-            and link.stage is LinkStage.STANDING
-            and link.lanes != self.widths.wanted(link, self.needs(link))
-        ]
-        odd = [link for link in odd if all(peer in members for peer in link.ends)]
+        members = self._roster.accepted.keys()
+        settled = [link for link in self._links.values() if link.group == group and members >= set(link.ends)]
+        standing = [link for link in settled if link.stage is LinkStage.STANDING]
+        odd = [link for link in standing if link.lanes != self.widths.wanted(link, self.needs(link))]
         for link in odd:
             link.failures, link.causes, link.wanted_at = 0, {}, now
             self._dial(link, now)

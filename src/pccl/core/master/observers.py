@@ -97,6 +97,7 @@ class Observers:
                 for at, note in list(self._waits.outbox.events)[-EVENTS_KEPT:]
             ),
             size=len(members),
+            lanes=tuple(self._collectives.lanes.told()[:GROUPS_LISTED]),
         )
 
     def _in_order(self) -> Iterator[Member]:

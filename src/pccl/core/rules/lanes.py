@@ -14,6 +14,7 @@ from math import inf
 from msgspec import Struct
 
 from pccl.core.fields import Flow
+from pccl.core.rules.schedule import NEAR_S
 
 LANES_MAX = 256
 """No link is given more, unless its users ask for it: with 1 % of packets lost at 80 ms they carry some 400 Mbit/s.
@@ -78,12 +79,13 @@ class Look(Struct, frozen=True):
 
     @property
     def presses(self) -> bool:
-        """Windows are kept small by losses, or by buffers, while the way has room."""
+        """Windows are kept small by losses, or by buffers, while the way has room. Not where neighbours are near: a
+        collective gets one lane there."""
         flow, shortest_s = self.flow, self.flow.shortest_us / 1e6
         queue_s = flow.smoothed_us / 1e6 - shortest_s
         held_up = self.lost >= LOST_MIN or flow.limited_ms >= LIMITED_MIN * max(1, flow.busy_ms)
         room = queue_s <= max(QUEUE_MIN_S, QUEUE_SHARE * shortest_s)
-        return held_up and room and flow.busy_ms >= BUSY_MIN * flow.held_ms
+        return held_up and room and shortest_s > NEAR_S and flow.busy_ms >= BUSY_MIN * flow.held_ms
 
     def explain(self) -> str:
         """The figures, in words."""
@@ -117,6 +119,8 @@ class Tuner:
         self.lanes = lanes
         self.least = least
         """What the group began with: it never has fewer."""
+        self.reason = ""
+        """Of the last change, in words."""
         self._change: Change | None = None
         self._quiet = 0
         self._held_until = -inf

@@ -1,0 +1,312 @@
+"""Links with more lanes than their group began with: what they carried, what becomes of one that breaks or cannot be
+made, and that the next master goes on with them."""
+
+import msgspec
+import pytest
+from msgspec import structs
+
+from pccl.core.fields import Flow, Identity
+from pccl.core.limits import MasterLimits
+from pccl.core.master.master import Master
+from pccl.core.messages.both import Ping
+from pccl.core.messages.to_master import Done, Failed, Fetch, Join, LinkDown, SyncState, VoteTopology
+from pccl.core.messages.to_peer import Abort, Outcome, Start
+from pccl.core.rules.lanes import FACTOR, LOOKS
+from pccl.core.status import Status
+from pccl.types import PeerId, SharedStateSyncStrategy
+from pccl.views import status as view
+from pccl.views.top import screen
+from pccl.wire.codec import decode_to_observer, encode
+from tests.unit.wide import EXHAUSTED, LEAST, MOST, PEERS, PRESSED, RUN_S, WIDE, After, Group, all_links, three
+
+
+@pytest.fixture
+def wide() -> Group:
+    """Three whose links have come to have more lanes."""
+    group = three()
+    assert group.run().lanes == (0, 1, 2, 3)
+    group.stand()
+    assert group.lanes() == {WIDE}
+    group.told.clear()
+    return group
+
+
+def test_a_number_that_was_asked_for_stays() -> None:
+    group = three(LEAST)
+    for _ in range(3):
+        assert group.run().lanes == (0, 1, 2, 3)
+    assert group.lanes() == {LEAST}
+
+
+def test_links_of_other_groups_stay() -> None:
+    group = three()
+    for connection, peer in {4: "dora", 5: "emil"}.items():
+        group.send(connection, Join(Identity(PeerId(peer), 1, "h", connection, 0, lanes_max=MOST)))
+    for connection in PEERS:
+        group.send(connection, VoteTopology())
+    group.stand()
+    (other,) = group.links[4]
+    group.told.clear()
+    group.run()
+    group.stand()
+    assert {link.lanes for link in group.links[1].values()} == {WIDE}
+    assert [(number, link.lanes) for number, link in group.links[4].items()] == [(other, LEAST)]
+
+
+def test_the_link_of_a_visitor_stays_while_it_fetches() -> None:
+    group = three()
+    for connection in PEERS:
+        group.send(connection, SyncState(1, SharedStateSyncStrategy.ENFORCE_POPULAR, bytes(16), bytes(16)))
+    group.send(9, Join(Identity(PeerId("vera"), 0, "h", 9, 0, visits=True, lanes_max=MOST)))
+    group.send(9, Fetch())
+    group.stand()
+    visited = set(group.links[9])
+    assert visited
+    group.run()
+    group.stand()
+    assert set(group.links[9]) == visited
+    assert {link.lanes for links in group.links.values() for link in links.values() if link.number not in visited} == {
+        WIDE
+    }
+
+
+# ── what is on its way ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_parcels_of_votes_before_the_links_were_made_again_are_lost() -> None:
+    group = three()
+    group.vote(0)
+    start = group.start()
+    group.vote(1, {1: 11, 2: 12})
+    group.finish(start)
+    group.stand()
+    assert group.lanes() == {WIDE}
+    group.vote(1, {3: 13})
+    again = group.start()
+    assert (again.tag, again.lanes, again.parcels) == (1, tuple(range(WIDE)), ())
+
+
+def test_parcels_of_votes_while_they_are_made_again_are_lost() -> None:
+    group = three()
+    group.run()
+    group.vote(1, {1: 11, 2: 12, 3: 13})
+    assert group.take(Start) == [], "the ring does not stand"
+    group.stand()
+    assert group.start().lanes == tuple(range(WIDE))
+
+
+def test_parcels_of_votes_thereafter_arrive(wide: Group) -> None:
+    wide.vote(1, {1: 11, 2: 12, 3: 13})
+    start = wide.start()
+    assert (start.lanes, sorted(start.parcels)) == ((), [11, 12, 13])
+
+
+def test_a_link_that_breaks_under_a_collective_with_many_lanes_is_made_again_with_as_many(wide: Group) -> None:
+    wide.vote(0)
+    start = wide.start()
+    assert start.lanes == tuple(range(WIDE))
+    wide.vote(1, {1: 11})
+    broken = wide.a_link()
+    wide.send(1, LinkDown(broken, "reset"))
+    assert len(wide.take(Abort)) == len(PEERS)
+    for connection in PEERS:
+        wide.send(connection, Failed(start.tag, start.attempt, "aborted"))
+    wide.vote(1, {2: 12})
+    wide.stand()
+    outcomes = [message for _, message in wide.take(Outcome)]
+    assert [isinstance(each, Outcome) and each.committed for each in outcomes] == [False] * 3
+    assert broken not in wide.links[1]
+    assert wide.lanes() == {WIDE}, "it had served: its lanes are not too many"
+    assert wide.blameless()
+    wide.vote(1, {3: 13})
+    again = wide.start()
+    assert (again.lanes, again.parcels) == (tuple(range(WIDE)), ()), "what the broken link carried is lost"
+    wide.finish(again)
+    assert wide.run().lanes[:WIDE] == tuple(range(WIDE))
+
+
+def test_what_was_aborted_is_not_measured(wide: Group) -> None:
+    """All but one had their part done when it broke."""
+    wide.vote()
+    start = wide.start()
+    wide.now += RUN_S / 2
+    for connection in (2, 3):
+        wide.send(connection, Done(start.tag, start.attempt, b"", PRESSED))
+    wide.send(1, Failed(start.tag, start.attempt, "a lane broke"))
+    wide.send(1, Ping())
+    wide.stand()
+    assert wide.lanes() == {WIDE}, "they seemed twice as fast"
+
+
+# ── links that cannot be made ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_descriptors_run_out_and_links_have_fewer_lanes(stands: bool) -> None:
+    """While others vote already, and whether or not the other links could be made."""
+    group = three()
+    group.run()
+    assert group.lanes() == {WIDE}
+    failed = group.a_link()
+    if stands:
+        group.stand(failed)
+    group.vote(1)
+    group.send(1, LinkDown(failed, EXHAUSTED))
+    group.stand()
+    group.stand()
+    assert group.lanes() == {LEAST}
+    assert group.blameless()
+    assert not group.take(Abort)
+    start = group.start()
+    assert (start.tag, start.lanes) == (1, tuple(range(LEAST)))
+    group.finish(start)
+    for _ in range(LOOKS):
+        assert group.run().lanes == tuple(range(LEAST)), "it is not tried again at once"
+
+
+def test_both_ends_of_all_links_run_out() -> None:
+    group = three()
+    group.run()
+    for connection, links in group.links.copy().items():
+        for number in links:
+            group.send(connection, LinkDown(number, EXHAUSTED))
+    assert group.blameless()
+    group.stand()
+    group.stand()
+    assert group.lanes() == {LEAST}
+    assert group.run().lanes == tuple(range(LEAST))
+
+
+def test_a_link_of_many_that_never_stands_has_fewer_lanes() -> None:
+    """The other end accepts nothing any more, which the one that dials cannot tell from a long way."""
+    group = three()
+    group.run()
+    late = group.a_link()
+    group.stand(late)
+    group.wait(group.master.limits.link_timeout_s)
+    group.stand()
+    group.stand()
+    assert late not in group.links[1]
+    assert group.lanes() == {LEAST}
+    assert group.blameless()
+    assert group.run().lanes == tuple(range(LEAST))
+
+
+def test_fewer_that_cannot_be_made_either_are_a_mark_against_their_ends() -> None:
+    """Too many lanes are an excuse once."""
+    group = three()
+    group.run()
+    for _ in range(2):
+        group.send(1, LinkDown(group.a_link(), EXHAUSTED))
+    assert any(link.failures for link in group.master.links.all())
+
+
+# ── the next master ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_number_survives_the_master() -> None:
+    group = After(all_links(WIDE))
+    assert {number for links in group.links.values() for number in links} == {3, 4, 5}, "none is made again"
+    assert group.run().lanes == tuple(range(WIDE))
+
+
+def test_and_it_goes_on_from_there() -> None:
+    """More where losses press, and the least is still what the run began with."""
+    group = After(all_links(WIDE))
+    group.run()
+    group.stand()
+    assert group.lanes() == {min(MOST, WIDE * FACTOR)}
+    for _ in range(LOOKS):  # as fast as before
+        group.run()
+        group.stand()
+    assert group.run().lanes == tuple(range(WIDE))
+    group.send(1, LinkDown(group.a_link(), "reset"))
+    group.stand()
+    assert group.lanes() == {WIDE}, "a link that is made anew has as many"
+
+
+def test_links_that_the_master_left_half_made_become_alike() -> None:
+    """It died while they were made again."""
+    half = all_links(WIDE) | {frozenset(("anna", "bert")): LEAST}
+    group = After(half)
+    group.stand()
+    assert group.lanes() == {WIDE}
+    assert group.run().lanes == tuple(range(WIDE))
+
+
+def test_a_number_that_was_asked_for_survives_as_such() -> None:
+    group = After(all_links(WIDE), asked=WIDE)
+    for _ in range(3):
+        assert group.run().lanes == tuple(range(WIDE))
+    assert group.lanes() == {WIDE}
+
+
+def test_links_of_many_that_break_at_once_under_the_next_master_have_fewer() -> None:
+    """Its trainer had opened files meanwhile."""
+    group = After(all_links(WIDE))
+    group.run(flow=Flow())
+    for _ in range(2):
+        group.send(1, LinkDown(next(reversed(group.links[1])), EXHAUSTED))
+    group.stand()
+    group.stand()
+    assert group.lanes() == {LEAST}
+    assert group.blameless()
+
+
+# ── what observers are told ──────────────────────────────────────────────────────────────────────────────────────────
+
+WHY = "0.39 % lost, 53.7 Mbit/s a lane, round trip 80 of 80 ms"
+
+
+def test_the_number_is_told_with_its_reason() -> None:
+    group = three()
+    assert group.lanes_told() == [(0, LEAST, "as a run begins")]
+    group.run()
+    group.stand()
+    assert group.lanes_told() == [(0, WIDE, f"{LEAST} → {WIDE}: {WHY}")]
+    for _ in range(LOOKS):
+        group.run()
+        group.stand()
+    assert group.lanes_told() == [(0, LEAST, f"{WIDE} → {LEAST}: with {WIDE} it was 1.00 times as fast")]
+
+
+def test_one_that_could_not_be_made_is_told() -> None:
+    group = three()
+    group.run()
+    group.send(1, LinkDown(group.a_link(), EXHAUSTED))
+    group.stand()
+    group.stand()
+    assert group.lanes_told() == [(0, LEAST, f"{WIDE} → {LEAST}: a link of more could not be made")]
+
+
+def test_one_that_was_asked_for_or_taken_over_is_told() -> None:
+    assert three(LEAST).lanes_told() == [(0, LEAST, "as its peers ask")]
+    assert After(all_links(WIDE)).lanes_told() == [(0, WIDE, "as under an earlier master")]
+    assert After(all_links(WIDE), asked=WIDE).lanes_told() == [(0, WIDE, "as its peers ask")]
+
+
+def test_who_has_no_neighbour_has_no_lanes() -> None:
+    master = Master("run", MasterLimits())
+    group = Group(master)
+    group.send(1, Join(Identity(PEERS[1], 0, "h", 1, 0)))
+    assert group.lanes_told() == []
+
+
+def test_it_is_a_line_for_people() -> None:
+    group = three()
+    group.run()
+    group.stand()
+    line = f"lanes: {WIDE} a link ({LEAST} → {WIDE}: {WHY})"
+    assert line in view.lines(group.status())
+    assert line in [each.text for each in screen("h:1", group.status(), [], 40)]
+    two = structs.replace(group.status(), lanes=group.status().lanes * 2)
+    assert line.replace("lanes", "lanes of group 0", 1) in view.lines(two)
+
+
+def test_a_master_of_an_earlier_release_tells_nothing_of_it() -> None:
+    told = msgspec.msgpack.decode(encode(three().status()))
+    del told["lanes"]
+    status = decode_to_observer(msgspec.msgpack.encode(told))
+    assert isinstance(status, Status)
+    assert status.lanes == ()
+    assert not any(line.startswith("lanes") for line in view.lines(status))
