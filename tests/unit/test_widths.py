@@ -138,6 +138,29 @@ def test_what_was_aborted_is_not_measured(wide: Group) -> None:
     assert wide.lanes() == {WIDE}, "they seemed twice as fast"
 
 
+def test_nor_is_what_begins_while_another_one_goes_on() -> None:
+    """Its time is short, and what the other has sent is from a longer one."""
+    group = three()
+    group.run()
+    for tag in range(2):
+        group.vote(tag)
+    group.stand()
+    running = {start.tag: start for _, start in group.take(Start) if isinstance(start, Start)}
+    assert [len(start.lanes) for start in running.values()] == [WIDE // 2] * 2
+    group.now += RUN_S * 0.8
+    for connection in PEERS:
+        group.send(connection, Failed(0, running[0].attempt, "a lane broke"))
+    group.vote(0)
+    again = group.start()
+    assert again.attempt > running[0].attempt
+    group.now += RUN_S * 0.2
+    for start in (running[1], again):
+        for connection in PEERS:
+            group.send(connection, Done(start.tag, start.attempt, b"", PRESSED))
+    group.stand()
+    assert group.lanes() == {WIDE}, "it seemed ten times as fast"
+
+
 # ── links that cannot be made ────────────────────────────────────────────────────────────────────────────────────────
 
 
