@@ -46,6 +46,10 @@ GAIN = 1.05
 LOOKS = 2
 """Collectives before a change is judged: the first one begins with small windows."""
 
+UNLIKE = 4
+"""Collectives of a length that was never seen before a change, until it is taken back to see them there: what lengths
+take turns in a step was seen then."""
+
 QUIET = 8
 """Collectives without a loss, one after the other, before fewer lanes are tried."""
 
@@ -102,14 +106,31 @@ def look(flows: Iterable[Flow], lanes: int, seconds: float) -> Look | None:
     return Look(lanes, seconds, max(known, key=lambda flow: (flow.busy_ms / max(1, flow.held_ms), flow.resent)))
 
 
+class Rates:
+    """What was seen with one number of lanes: the last of each length, since longer ones are faster anyway."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[int, float]] = {}
+        """By the power of two, bytes and rate."""
+
+    def note(self, seen: Look) -> None:
+        """Instead of what was of its length before."""
+        self._known[seen.flow.sent.bit_length()] = seen.flow.sent, seen.rate
+
+    def like(self, sent: int) -> float | None:
+        """Of what was half to twice as long; None if nothing was."""
+        near = (self._known.get(sent.bit_length() + step) for step in (0, -1, 1))
+        return next((rate for found in near if found for length, rate in [found] if sent / 2 <= length <= sent * 2), None)
+
+
 class Change(Struct):
     """A number that is tried, and what it is compared with."""
 
     before: int
-    rate: float
-    sent: int
+    rates: Rates
     looks: int = 0
-    best: float = 0.0
+    unlike: int = 0
+    gain: float = 0.0
 
 
 class Tuner:
@@ -122,6 +143,8 @@ class Tuner:
         self.reason = ""
         """Of the last change, in words."""
         self._change: Change | None = None
+        self._rates = Rates()
+        """With the present number, as long as it is not on trial."""
         self._quiet = 0
         self._held_until = -inf
         self._hold_s = HOLD_S
@@ -134,40 +157,49 @@ class Tuner:
             verdict = self._verify(self._change, seen, now)
             if verdict is None or verdict:
                 return verdict or ""
+        self._rates.note(seen)
         self._quiet = 0 if seen.flow.resent else self._quiet + 1
         if now < self._held_until:
             return ""
         wanted = self.lanes
         if seen.presses:
-            wanted = max(self.lanes, min(self.lanes * FACTOR, most))
+            # What is too short for more lanes could not tell of them.
+            wanted = max(self.lanes, min(self.lanes * FACTOR, most, seen.flow.sent // LANE_BYTES_MIN))
         elif self._quiet >= QUIET:
             wanted = max(self.least, self.lanes // 2)
         if wanted == self.lanes:
             return ""
-        self._change = Change(self.lanes, seen.rate, seen.flow.sent)
-        self.lanes, self._quiet = wanted, 0
+        self._change = Change(self.lanes, self._rates)
+        self.lanes, self._rates, self._quiet = wanted, Rates(), 0
         return seen.explain()
 
     def _verify(self, change: Change, seen: Look, now: float) -> str | None:
         """Why the number goes back; empty if it stays, None if that is not known yet."""
-        if not change.sent / 2 <= seen.flow.sent <= change.sent * 2:
-            return None  # Of another length: its rate is another one anyway.
+        before = change.rates.like(seen.flow.sent)
+        if before is None:
+            change.unlike += 1
+            if change.unlike < UNLIKE:
+                return None
+            self._restore(change.before, change.rates)
+            return f"nothing of this length was seen with {change.before}"
         change.looks += 1
-        change.best = max(change.best, seen.rate)
-        gain = change.best / change.rate
-        if gain >= (GAIN if self.lanes > change.before else 1 / GAIN):
+        change.gain = max(change.gain, seen.rate / before)
+        if change.gain >= (GAIN if self.lanes > change.before else 1 / GAIN):
             self._change, self._hold_s = None, HOLD_S
             return ""
         if change.looks < LOOKS:
             return None
         tried = self.lanes
-        self._go_back(change.before, now)
-        return f"with {tried} it was {gain:.2f} times as fast"
+        self._go_back(change.before, now, change.rates)
+        return f"with {tried} it was {change.gain:.2f} times as fast"
 
-    def _go_back(self, lanes: int, now: float) -> None:
-        self._change, self.lanes = None, lanes
+    def _restore(self, lanes: int, rates: Rates) -> None:
+        self._change, self.lanes, self._rates = None, lanes, rates
+
+    def _go_back(self, lanes: int, now: float, rates: Rates) -> None:
+        self._restore(lanes, rates)
         self._held_until, self._hold_s = now + self._hold_s, min(HOLD_MAX_S, self._hold_s * 2)
 
     def give_up(self, now: float) -> None:
         """Links of so many lanes could not be made."""
-        self._go_back(self.least, now)
+        self._go_back(self.least, now, Rates())
