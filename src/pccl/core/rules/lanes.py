@@ -71,6 +71,12 @@ class Look(Struct, frozen=True):
         return self.flow.sent / self.seconds
 
     @property
+    def length(self) -> int:
+        """A power of two: rates of what is as long are comparable. It does not change at a power of two itself, nor at
+        what a ring sends of one, so that some bytes more or less of a usual tensor make no other length."""
+        return (self.flow.sent * 6 // 7).bit_length()
+
+    @property
     def lost(self) -> float:
         """The share of bytes that were sent again."""
         return self.flow.resent / max(1, self.flow.sent)
@@ -106,28 +112,11 @@ def look(flows: Iterable[Flow], lanes: int, seconds: float) -> Look | None:
     return Look(lanes, seconds, max(known, key=lambda flow: (flow.busy_ms / max(1, flow.held_ms), flow.resent)))
 
 
-class Rates:
-    """What was seen with one number of lanes: the last of each length, since longer ones are faster anyway."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[int, float]] = {}
-        """By the power of two, bytes and rate."""
-
-    def note(self, seen: Look) -> None:
-        """Instead of what was of its length before."""
-        self._known[seen.flow.sent.bit_length()] = seen.flow.sent, seen.rate
-
-    def like(self, sent: int) -> float | None:
-        """Of what was half to twice as long; None if nothing was."""
-        near = (self._known.get(sent.bit_length() + step) for step in (0, -1, 1))
-        return next((rate for found in near if found for length, rate in [found] if sent / 2 <= length <= sent * 2), None)
-
-
 class Change(Struct):
     """A number that is tried, and what it is compared with."""
 
     before: int
-    rates: Rates
+    rates: dict[int, float]
     looks: int = 0
     unlike: int = 0
     gain: float = 0.0
@@ -143,8 +132,8 @@ class Tuner:
         self.reason = ""
         """Of the last change, in words."""
         self._change: Change | None = None
-        self._rates = Rates()
-        """With the present number, as long as it is not on trial."""
+        self._rates: dict[int, float] = {}
+        """By length, the last that was seen with the present number, unless that is on trial."""
         self._quiet = 0
         self._held_until = -inf
         self._hold_s = HOLD_S
@@ -157,7 +146,7 @@ class Tuner:
             verdict = self._verify(self._change, seen, now)
             if verdict is None or verdict:
                 return verdict or ""
-        self._rates.note(seen)
+        self._rates[seen.length] = seen.rate
         self._quiet = 0 if seen.flow.resent else self._quiet + 1
         if now < self._held_until:
             return ""
@@ -170,12 +159,12 @@ class Tuner:
         if wanted == self.lanes:
             return ""
         self._change = Change(self.lanes, self._rates)
-        self.lanes, self._rates, self._quiet = wanted, Rates(), 0
+        self.lanes, self._rates, self._quiet = wanted, {}, 0
         return seen.explain()
 
     def _verify(self, change: Change, seen: Look, now: float) -> str | None:
         """Why the number goes back; empty if it stays, None if that is not known yet."""
-        before = change.rates.like(seen.flow.sent)
+        before = change.rates.get(seen.length)
         if before is None:
             change.unlike += 1
             if change.unlike < UNLIKE:
@@ -193,13 +182,13 @@ class Tuner:
         self._go_back(change.before, now, change.rates)
         return f"with {tried} it was {change.gain:.2f} times as fast"
 
-    def _restore(self, lanes: int, rates: Rates) -> None:
+    def _restore(self, lanes: int, rates: dict[int, float]) -> None:
         self._change, self.lanes, self._rates = None, lanes, rates
 
-    def _go_back(self, lanes: int, now: float, rates: Rates) -> None:
+    def _go_back(self, lanes: int, now: float, rates: dict[int, float]) -> None:
         self._restore(lanes, rates)
         self._held_until, self._hold_s = now + self._hold_s, min(HOLD_MAX_S, self._hold_s * 2)
 
     def give_up(self, now: float) -> None:
         """Links of so many lanes could not be made."""
-        self._go_back(self.least, now, Rates())
+        self._go_back(self.least, now, {})
