@@ -9,8 +9,8 @@ from pccl.core.fields import Flow, Identity
 from pccl.core.limits import MasterLimits
 from pccl.core.master.master import Master
 from pccl.core.messages.both import Ping
-from pccl.core.messages.to_master import Done, Failed, Fetch, Join, LinkDown, SyncState, VoteTopology
-from pccl.core.messages.to_peer import Abort, Outcome, Start
+from pccl.core.messages.to_master import Done, Failed, Fetch, Join, LinkDown, SyncEnded, SyncState, VoteTopology
+from pccl.core.messages.to_peer import Abort, Outcome, Start, StartSync
 from pccl.core.rules.lanes import FACTOR, LOOKS
 from pccl.core.status import Status
 from pccl.types import PeerId, SharedStateSyncStrategy
@@ -68,6 +68,49 @@ def test_the_link_of_a_visitor_stays_while_it_fetches() -> None:
     assert {link.lanes for links in group.links.values() for link in links.values() if link.number not in visited} == {
         WIDE
     }
+
+
+# ── state transfers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sync(group: Group) -> StartSync:
+    """The third has no state yet; what it is told."""
+    for connection in PEERS:
+        fresh = connection == 3
+        content = bytes(16) if fresh else b"c" * 16
+        group.send(connection, SyncState(0 if fresh else 1, SharedStateSyncStrategy.ENFORCE_POPULAR, bytes(16), content))
+    started = {connection: start for connection, start in group.take(StartSync) if isinstance(start, StartSync)}
+    assert {connection: start.pull for connection, start in started.items()} == {1: False, 2: False, 3: True}
+    assert len({start.lanes for start in started.values()}) == 1
+    return started[3]
+
+
+def test_a_state_is_pulled_over_as_many_lanes(wide: Group) -> None:
+    assert sync(wide).lanes == tuple(range(WIDE))
+
+
+def test_what_holders_have_sent_tells_how_many_it_takes() -> None:
+    """Before anything was reduced."""
+    group = three()
+    start = sync(group)
+    assert start.lanes == tuple(range(LEAST))
+    group.now += RUN_S
+    for connection in (3, 1, 2):
+        assert group.lanes() == {LEAST}, "it goes on"
+        group.send(connection, SyncEnded(start.attempt, "", Flow() if connection == 3 else PRESSED))
+    group.stand()
+    assert group.lanes() == {WIDE}
+
+
+def test_what_a_newcomer_has_sent_tells_nothing() -> None:
+    """Requests, over lanes that are busy for all that."""
+    group = three()
+    start = sync(group)
+    group.now += RUN_S
+    for connection in (3, 1, 2):
+        group.send(connection, SyncEnded(start.attempt, "", PRESSED if connection == 3 else Flow()))
+    group.stand()
+    assert group.lanes() == {LEAST}
 
 
 # ── what is on its way ───────────────────────────────────────────────────────────────────────────────────────────────
