@@ -7,6 +7,7 @@ from msgspec import structs
 
 from pccl.core.fields import Flow, Identity
 from pccl.core.limits import MasterLimits
+from pccl.core.master import sync as syncs
 from pccl.core.master.master import Master
 from pccl.core.messages.both import Ping
 from pccl.core.messages.to_master import Done, Failed, Fetch, Join, LinkDown, SyncEnded, SyncState, VoteTopology
@@ -78,7 +79,9 @@ def sync(group: Group) -> StartSync:
     for connection in PEERS:
         fresh = connection == 3
         content = bytes(16) if fresh else b"c" * 16
-        group.send(connection, SyncState(0 if fresh else 1, SharedStateSyncStrategy.ENFORCE_POPULAR, bytes(16), content))
+        group.send(
+            connection, SyncState(0 if fresh else 1, SharedStateSyncStrategy.ENFORCE_POPULAR, bytes(16), content)
+        )
     started = {connection: start for connection, start in group.take(StartSync) if isinstance(start, StartSync)}
     assert {connection: start.pull for connection, start in started.items()} == {1: False, 2: False, 3: True}
     assert len({start.lanes for start in started.values()}) == 1
@@ -111,6 +114,17 @@ def test_what_a_newcomer_has_sent_tells_nothing() -> None:
         group.send(connection, SyncEnded(start.attempt, "", PRESSED if connection == 3 else Flow()))
     group.stand()
     assert group.lanes() == {LEAST}
+
+
+def test_nor_do_lanes_beyond_the_ring_which_are_fewer(wide: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those between peers of large groups."""
+    monkeypatch.setattr(syncs, "transfer_lanes", lambda lanes, round_trip_s: tuple(range(LEAST)))
+    start = sync(wide)
+    wide.now += RUN_S / 2
+    for connection in (3, 1, 2):
+        wide.send(connection, SyncEnded(start.attempt, "", Flow() if connection == 3 else PRESSED))
+    wide.stand()
+    assert wide.lanes() == {WIDE}, "it was twice as fast as what the ring did with fewer"
 
 
 # ── what is on its way ───────────────────────────────────────────────────────────────────────────────────────────────
