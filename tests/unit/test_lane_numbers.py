@@ -44,6 +44,25 @@ def test_what_brings_nothing_is_taken_back_and_not_tried_again_for_a_while():
     assert rule.judge(seen(4), MOST, 20.0 + HOLD_S)
 
 
+def test_rates_that_go_up_and_down_are_no_gain():
+    """Of two with each number the better one was as fast."""
+    rule = tuner()
+    rule.judge(seen(4, 8.0, resent=0), MOST, 0.0)
+    rule.judge(seen(4, 10.0), MOST, 0.0)
+    assert rule.judge(seen(16, 10.0), MOST, 1.0) == ""
+    assert rule.judge(seen(16, 8.0), MOST, 2.0) == "with 16 it was 1.00 times as fast"
+
+
+def test_what_was_faster_long_ago_does_not_count():
+    rule = tuner()
+    rule.judge(seen(4, 5.0, resent=0), MOST, 0.0)
+    for _ in range(LOOKS - 1):
+        rule.judge(seen(4, 10.0, resent=0), MOST, 0.0)
+    rule.judge(seen(4, 10.0), MOST, 0.0)
+    rule.judge(seen(16, 8.0), MOST, 1.0)
+    assert rule.lanes == MOST
+
+
 def test_each_failure_doubles_the_pause():
     rule, now, pauses = tuner(), 0.0, []
     for _ in range(3):

@@ -116,7 +116,7 @@ class Change(Struct):
     """A number that is tried, and what it is compared with."""
 
     before: int
-    rates: dict[int, float]
+    rates: dict[int, tuple[float, ...]]
     looks: int = 0
     unlike: int = 0
     gain: float = 0.0
@@ -132,8 +132,9 @@ class Tuner:
         self.reason = ""
         """Of the last change, in words."""
         self._change: Change | None = None
-        self._rates: dict[int, float] = {}
-        """By length, the last that was seen with the present number, unless that is on trial."""
+        self._rates: dict[int, tuple[float, ...]] = {}
+        """By length, the last that were seen with the present number, unless that is on trial: as many as a trial has,
+        of which the best counts here and there, or rates that go up and down would be a gain."""
         self._quiet = 0
         self._held_until = -inf
         self._hold_s = HOLD_S
@@ -146,7 +147,7 @@ class Tuner:
             verdict = self._verify(self._change, seen, now)
             if verdict is None or verdict:
                 return verdict or ""
-        self._rates[seen.length] = seen.rate
+        self._rates[seen.length] = (*self._rates.get(seen.length, ()), seen.rate)[-LOOKS:]
         self._quiet = 0 if seen.flow.resent else self._quiet + 1
         if now < self._held_until:
             return ""
@@ -172,7 +173,7 @@ class Tuner:
             self._restore(change.before, change.rates)
             return f"nothing of this length was seen with {change.before}"
         change.looks += 1
-        change.gain = max(change.gain, seen.rate / before)
+        change.gain = max(change.gain, seen.rate / max(before))
         if change.gain >= (GAIN if self.lanes > change.before else 1 / GAIN):
             self._change, self._hold_s = None, HOLD_S
             return ""
@@ -182,10 +183,10 @@ class Tuner:
         self._go_back(change.before, now, change.rates)
         return f"with {tried} it was {change.gain:.2f} times as fast"
 
-    def _restore(self, lanes: int, rates: dict[int, float]) -> None:
+    def _restore(self, lanes: int, rates: dict[int, tuple[float, ...]]) -> None:
         self._change, self.lanes, self._rates = None, lanes, rates
 
-    def _go_back(self, lanes: int, now: float, rates: dict[int, float]) -> None:
+    def _go_back(self, lanes: int, now: float, rates: dict[int, tuple[float, ...]]) -> None:
         self._restore(lanes, rates)
         self._held_until, self._hold_s = now + self._hold_s, min(HOLD_MAX_S, self._hold_s * 2)
 
