@@ -130,6 +130,7 @@ def line(cell: Cell, rival: Fleet, nbytes: int, turns: Turns, limits: dict[int, 
         "rival": rival.name,
         "lanes": rival.facts.get("lanes"),
         "congestion": rival.facts.get("congestion"),
+        "repeated_bytes": rival.facts.get("repeated_bytes"),  # of one host, since it began
         "bytes": nbytes,
         "median_s": round(median_s, 4),
         "best_s": round(min(turns.rest.seconds or [turns.first_s]), 4),

@@ -62,4 +62,8 @@ class Ours:
                 if sock.family in (socket.AF_INET, socket.AF_INET6) and sock.getpeername()[1] != master_port:
                     kinds.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, CONGESTION_NAME_BYTES))
         neighbours = min(2, self._size - 1)
-        return {"lanes": len(kinds) // neighbours, "congestion": kinds[0].split(b"\0")[0].decode() if kinds else ""}
+        return {
+            "lanes": len(kinds) // neighbours,
+            "congestion": kinds[0].split(b"\0")[0].decode() if kinds else "",
+            "repeated_bytes": int(self._communicator.metrics()["pccl_repeated_bytes_total"]),
+        }
