@@ -3,9 +3,11 @@
 python -m tests.native.test_copies [how many]      random cases of all rings with copies, by hand
 """
 
+import contextlib
 import itertools
 import random
 import select
+import socket
 import sys
 import threading
 
@@ -22,7 +24,8 @@ from tests.native.rings import Repeats, Rig, Work, connection
 from tests.native.test_aborts import MIXES, Campaign
 from tests.native.test_damage import WORK, segment
 from tests.patience import HANG_S
-from tests.security.ends import SecuredRig, close_all
+from tests.security.ends import SecuredRig, close_all, receive, secured, wait
+from tests.security.ends import send_all as send_tls
 
 every_kind = pytest.mark.parametrize("kind", ["native", "reference"])
 
@@ -252,6 +255,27 @@ def test_a_transfer_skips_what_is_left_on_a_lane():
     select.select([near], [], [], HANG_S)
     assert receive_into(near, memoryview(bytearray(1))) == 0, "the end"
     near.close()
+
+
+@every_kind
+def test_under_tls_what_is_left_on_an_idle_lane_is_skipped(kind):
+    """Records of it may be there before others, or in the middle of one."""
+    near, far = secured((kind, kind))
+    leave(near, Rest(skip=40_000))
+    send_tls(far, bytes(39_000)).join()
+    while rest_of(near).skip > 1000:
+        wait(near)
+        with contextlib.suppress(BlockingIOError):
+            assert not drop(near)
+    with pytest.raises(BlockingIOError):
+        drop(near)
+    send_tls(far, bytes(1000) + b"next").join()
+    wait(near)
+    assert drop(near)
+    assert rest_of(near) == Rest()
+    assert near.recv(1, socket.MSG_PEEK)
+    assert receive(near, 4) == b"next"
+    close_all()
 
 
 def send_all(end, data):
