@@ -4,7 +4,7 @@
     sudo python bench/wan.py --cases 2x200 4x200 --codecs none int8 int4 --mb 256
     sudo python bench/wan.py --cases 2x1000 --tls --rounds 7
     sudo python bench/wan.py --cases 2x100-80ms-cubic-loss0.1 --iperf 1 4 16 64 --gloo --silence 60 --rounds 5
-    sudo python bench/wan.py --cases twelve --iperf 1 4 16 64 --gloo --rounds 5; the same with robust
+    sudo python bench/wan.py --cases twelve --iperf 1 4 16 64 --gloo --mb 16 64 256 --rounds 5; robust without Gloo
     sudo python bench/wan.py --cases 4x100-80ms-cubic-loss0.1-state --iperf 1 4 16 64 --mb 64
 
 Hosts are network namespaces of their own (see `wanlab`), and the master runs on the first of them. `2x1000` is two
@@ -130,6 +130,7 @@ def line(cell: Cell, rival: Fleet, nbytes: int, turns: Turns, limits: dict[int, 
         "rival": rival.name,
         "lanes": rival.facts.get("lanes"),
         "congestion": rival.facts.get("congestion"),
+        "repeated_bytes": rival.facts.get("repeated_bytes"),  # of one host, since it began
         "bytes": nbytes,
         "median_s": round(median_s, 4),
         "best_s": round(min(turns.rest.seconds or [turns.first_s]), 4),

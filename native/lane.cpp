@@ -26,9 +26,23 @@ unsigned bound_of([[maybe_unused]] int fd) {
     return bytes;
 }
 
+// Bytes per second to which a connection is held by whoever made it; 0 for none.
+double pace_of([[maybe_unused]] int fd) {
+#ifdef SO_MAX_PACING_RATE
+    std::uint64_t rate = 0;
+    socklen_t length = sizeof rate;
+    if (::getsockopt(fd, SOL_SOCKET, SO_MAX_PACING_RATE, &rate, &length) != 0) return 0;
+    const std::uint64_t none = length < sizeof rate ? ~std::uint32_t{0} : ~std::uint64_t{0};
+    return rate >= none ? 0 : static_cast<double>(rate);
+#else
+    return 0;
+#endif
+}
+
 }  // namespace
 
-Lane::Lane(Channel channel) : channel_(std::move(channel)), bound_(bound_of(channel_.fd)) {}
+Lane::Lane(Channel channel)
+    : channel_(std::move(channel)), bound_(bound_of(channel_.fd)), paced_(pace_of(channel_.fd) > 0) {}
 
 // Less than half of the bound waits. `poll` says so, too, but of a connection whose buffer has a third to spare: on a
 // long and fat link all of it is in flight, and a third less is a third slower. It is asked for errors.
@@ -52,6 +66,10 @@ Flow Lane::flow() const {
     flow.round_trip_s = std::max(facts.tcpi_rtt, 1u) * 1e-6;
     flow.bytes_per_s = static_cast<double>(facts.tcpi_snd_cwnd) * facts.tcpi_snd_mss / flow.round_trip_s;
     flow.unacked_bytes = static_cast<double>(unacked());
+    if (const double pace = paced_ ? pace_of(channel_.fd) : 0; pace > 0) {
+        flow.bytes_per_s = std::min(flow.bytes_per_s, pace);
+        flow.pause_s = 2.0 * facts.tcpi_snd_mss / pace;
+    }
 #endif
     return flow;
 }

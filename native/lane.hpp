@@ -26,9 +26,10 @@ struct Channel {
 // How a lane does, as far as the kernel tells; all zero where it does not.
 struct Flow {
     bool recovering = false;   // bytes were lost that are not made up for yet
-    double bytes_per_s = 0;    // a window in each round trip
+    double bytes_per_s = 0;    // a window in each round trip, or less where the lane is held to a rate
     double round_trip_s = 0;   // as of late
     double unacked_bytes = 0;  // handed to the kernel, and not known to have arrived
+    double pause_s = 0;  // between two acknowledgements, where the lane is held to a rate: they are for two packets
 
     // Until so many bytes more would have arrived, but for the way itself, which is equally long for all. What was lost
     // comes a round trip later than what was not.
@@ -77,6 +78,7 @@ class Lane {
 
     Channel channel_;
     unsigned bound_;  // of what may wait in it unsent; 0 for none
+    bool paced_;      // held to a rate, which may change meanwhile
     std::int64_t taken_ = 0;
     std::string cause_{};
 };

@@ -18,8 +18,8 @@ constexpr std::chrono::milliseconds order_holds{2};
 // more.
 constexpr double silent_round_trips = 2;
 
-// Who is done stays no longer than this to send again what hangs: about two round trips of any link, and what the
-// kernel itself waits before it believes that the last bytes of all were lost.
+// Who is done begins no copy later than this: about two round trips of any link, and what the kernel itself waits
+// before it believes that the last bytes of all were lost.
 constexpr std::chrono::milliseconds linger_max{500};
 
 }  // namespace
@@ -32,9 +32,7 @@ void Ring::look_at_lanes(Clock::time_point now) {
         const std::int64_t before = sender.arrived;
         retire(sender);
         if (sender.arrived != before || sender.flying.empty()) sender.arrived_at = now;
-        const double silent_s = std::chrono::duration<double>(now - sender.arrived_at).count();
-        const bool silent = silent_s > silent_round_trips * sender.flow.round_trip_s;
-        sender.hangs = !sender.flying.empty() && (silent || sender.flow.recovering);
+        sender.hangs = !sender.flying.empty() && (silent(sender) || sender.flow.recovering);
     }
     rank_lanes();
 }
@@ -93,10 +91,15 @@ bool Ring::obsolete(const Outgoing& segment) const {
     return plan_.kind == Kind::all_reduce && back < route_.hops() && received_[back][segment.index].begun > 0;
 }
 
+// Nothing on it was acknowledged for longer than that takes.
+bool Ring::silent(const Sender& sender) const {
+    const double silent_s = std::chrono::duration<double>(looked_at_ - sender.arrived_at).count();
+    return silent_s > silent_round_trips * sender.flow.round_trip_s + sender.flow.pause_s;
+}
+
 // Until the last that flies on it has arrived.
 double Ring::worst_s(const Sender& sender) const {
-    const double silent_s = std::chrono::duration<double>(looked_at_ - sender.arrived_at).count();
-    if (silent_s > silent_round_trips * sender.flow.round_trip_s) return std::numeric_limits<double>::infinity();
+    if (silent(sender)) return std::numeric_limits<double>::infinity();
     const auto ahead = static_cast<double>(sender.flying.back().end - sender.arrived);
     return ahead / sender.flow.rate() + (sender.flow.recovering ? sender.flow.round_trip_s : 0);
 }
@@ -123,6 +126,7 @@ Ring::Sender* Ring::hung_behind(const Sender& flowing) {
 // Nothing else is ready: send again what hangs on another lane, the last of it first, while the kernel works from the
 // front. The flight becomes the second copy, and brings along the slot: there is no third.
 bool Ring::repeat(Sender& sender) {
+    if (lingers_until_ && Clock::now() >= *lingers_until_) return false;
     Outgoing segment;
     if (!forced_.empty() && !finished() && sender.lane.ready()) {
         segment = forced_.front();
@@ -143,14 +147,21 @@ bool Ring::repeat(Sender& sender) {
     return true;
 }
 
-// All is sent and received. Stay for what hangs and could be sent again, or for the rest of what is being sent again:
-// not to leave a lane in the middle of it.
+// In the middle of what is being sent: the lane is of no use before the rest has left, too.
+bool Ring::begun(const Sender& sender) {
+    return sender.busy && (sender.sent > 0 || sender.lane.torn());
+}
+
+// All is sent and received. Stay for what hangs and could be sent again; and for the rest of a copy that has begun, as
+// long as the attempt has patience: a lane that is left in the middle of it is lost, and with its link the attempt of a
+// peer that is not done.
 bool Ring::lingers(Clock::time_point now) {
     if (!lingers_until_) lingers_until_ = now + linger_max;
-    if (now >= *lingers_until_) return false;
     look_at_lanes(now);
     return std::any_of(senders_.begin(), senders_.end(), [&](const Sender& sender) {
         if (!sender.lane.cause().empty()) return false;
+        if (begun(sender)) return true;
+        if (now >= *lingers_until_) return false;
         return sender.busy || (choosy_ && sender.lane.far() && !sender.hangs && hung_behind(sender) != nullptr);
     });
 }

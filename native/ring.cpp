@@ -98,7 +98,9 @@ void Ring::work() {
         patience.pass(std::chrono::duration<double>(now - turn_at).count(), useful_bytes_ - useful,
                       open - unsent_ - unreceived_);
         turn_at = now;
-        if (patience.over() && !finished()) fail(patience.cause());
+        if (!patience.over()) continue;
+        if (finished()) break;
+        fail(patience.cause());
     }
 }
 
@@ -456,8 +458,7 @@ Report Ring::report() const {
     Report report{cause_, {}, {}, sent_bytes_, received_bytes_, repeated_bytes_, {}, checks_};
     for (std::uint32_t i = 0; i < senders_.size(); ++i) {
         const Sender& sender = senders_[i];
-        const bool begun = sender.busy && (sender.sent > 0 || sender.lane.torn());
-        if (begun || !sender.lane.cause().empty()) report.broken_next.push_back(i);
+        if (begun(sender) || !sender.lane.cause().empty()) report.broken_next.push_back(i);
     }
     for (std::uint32_t i = 0; i < receivers_.size(); ++i) {
         if (broken(receivers_[i])) {

@@ -156,6 +156,7 @@ class Ring {
     void fail(std::string cause);
     void discard_others(const Receiver& receiver);
     Rest rest_of(std::uint32_t lane) const;
+    static bool begun(const Sender& sender);
     bool broken(const Receiver& receiver) const;
 
     // lanes.cpp
@@ -164,6 +165,7 @@ class Ring {
     bool retire(Sender& sender);
     bool free_a_slot();
     bool obsolete(const Outgoing& segment) const;
+    bool silent(const Sender& sender) const;
     double worst_s(const Sender& sender) const;
     Sender* hung_behind(const Sender& flowing);
     bool repeat(Sender& sender);

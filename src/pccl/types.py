@@ -261,6 +261,8 @@ class ReduceInfo(NamedTuple):
     """What each of `peers` brought as `gather` of `all_reduce_many`, in their order."""
     lanes: int = 0
     """Of each link that it ran over: one all-reduce alone gets all that there are. 0 without a ring."""
+    repeated_bytes: int = 0
+    """Of those sent, second copies of what hung on a lane that had lost something."""
 
     @property
     def world_size(self) -> int:

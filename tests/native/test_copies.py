@@ -14,19 +14,18 @@ import threading
 import numpy as np
 import pytest
 
-from pccl.codec import CODES, NONE, SOURCES, contribution_bytes
+from pccl.codec import CODES, SOURCES
 from pccl.dataplane.connection import Rest, drop, leave, receive_into, rest_of
-from pccl.dataplane.ring.arithmetic import check
 from pccl.dataplane.ring.segments import HEADER_BYTES, Header
 from pccl.dataplane.state.transfer import Lane, Stopped, goodbye
 from pccl.types import CollectiveKind, DataType, ReduceOp
 from tests.native import oracle, test_coded_ring, test_kinds, test_ring
-from tests.native.rings import TAG, Repeats, Rig, Work, connection
+from tests.native.rings import Repeats, Rig, Work, connection
 from tests.native.test_aborts import MIXES, Campaign
 from tests.native.test_damage import WORK, segment
-from tests.native.test_far import BOUND, make_far
 from tests.patience import HANG_S
-from tests.security.ends import SecuredRig, close_all
+from tests.security.ends import SecuredRig, close_all, receive, secured, wait
+from tests.security.ends import send_all as send_tls
 
 every_kind = pytest.mark.parametrize("kind", ["native", "reference"])
 
@@ -45,8 +44,7 @@ def rigs():
 
 
 class Roomy(test_ring.Rigs):
-    """Lanes with room for a copy whose receiver is done: without it a lane that stands in the middle of one is given up
-    (`linger_max`), and what is shown here is that none is."""
+    """Lanes with room for a copy whose receiver is done: no peer's event loop skips here what comes of it then."""
 
     def get(self, size, lanes):
         if (size, lanes) not in self._rigs:
@@ -245,7 +243,7 @@ def test_a_transfer_skips_what_is_left_on_a_lane():
     leave(near, Rest(skip=100_000))
     with pytest.raises(BlockingIOError):
         drop(near)
-    threading.Thread(target=_send_all, args=(far, bytes(99_999))).start()
+    threading.Thread(target=send_all, args=(far, bytes(99_999))).start()
     assert _arrives_only_when(lane, far, b"\0" + goodbye(3))
     assert lane.receive_header(lambda: False) is None
     assert rest_of(near) == Rest()
@@ -259,7 +257,28 @@ def test_a_transfer_skips_what_is_left_on_a_lane():
     near.close()
 
 
-def _send_all(end, data):
+@every_kind
+def test_under_tls_what_is_left_on_an_idle_lane_is_skipped(kind):
+    """Records of it may be there before others, or in the middle of one."""
+    near, far = secured((kind, kind))
+    leave(near, Rest(skip=40_000))
+    send_tls(far, bytes(39_000)).join()
+    while rest_of(near).skip > 1000:
+        wait(near)
+        with contextlib.suppress(BlockingIOError):
+            assert not drop(near)
+    with pytest.raises(BlockingIOError):
+        drop(near)
+    send_tls(far, bytes(1000) + b"next").join()
+    wait(near)
+    assert drop(near)
+    assert rest_of(near) == Rest()
+    assert near.recv(1, socket.MSG_PEEK)
+    assert receive(near, 4) == b"next"
+    close_all()
+
+
+def send_all(end, data):
     rest = memoryview(data)
     while rest:
         select.select([], [end], [], HANG_S)
@@ -274,84 +293,6 @@ def _arrives_only_when(lane, far, data):
     far.sendall(data)
     lane.await_bytes(lambda: False)
     return True
-
-
-# ── what the sender does ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class Neighbour:
-    """Rank 1 of two, which answers over one of its lanes, and takes nothing from the other: what rank 0 gives to that
-    one hangs, but for what the kernel takes, at which it looks."""
-
-    def __init__(self, lanes, work, attempt):
-        self.copies, self.work = {}, work
-        self._hung, self._lane = lanes
-        self._attempt = attempt
-        self._parsed = [0, 0]
-        self._thread = threading.Thread(target=self._play, daemon=True)
-        self._thread.start()
-
-    def _play(self):
-        work = self.work
-        per_segment = work.segment_bytes // work.dtype.itemsize
-        chunk = work.count // 2
-        lengths = [min(per_segment, chunk - first) for first in range(0, chunk, per_segment)]
-        wire = [contribution_bytes(work.codec, elements, work.dtype) for elements in lengths]
-        for index, length in enumerate(wire):
-            self._send(0, index, bytes(length))
-        flowed = bytearray()
-        while len(self.copies) < 2 * len(wire):
-            if select.select([self._lane], [], [], 0.02)[0]:
-                flowed += self._lane.recv(1 << 20)
-                self._parse(0, flowed)
-            with contextlib.suppress(BlockingIOError):
-                self._parse(1, self._hung.recv(8 << 20, socket.MSG_PEEK))
-
-    def _parse(self, side, data):
-        """Whole segments that were not there before."""
-        at = self._parsed[side]
-        while len(data) >= at + HEADER_BYTES:
-            header = Header.unpack(data[at : at + HEADER_BYTES])
-            payload = bytes(data[at + HEADER_BYTES :][: header.length])
-            if len(payload) < header.length:
-                break
-            assert check(np.frombuffer(payload, np.uint8)) == header.check
-            at += HEADER_BYTES + header.length
-            place = header.hop, header.index
-            self.copies[place] = [*self.copies.get(place, []), payload]
-            if header.hop == 0 and len(self.copies[place]) == 1:
-                self._send(1, header.index, payload)
-        self._parsed[side] = at
-
-    def _send(self, hop, index, payload):
-        found = check(np.frombuffer(payload, np.uint8))
-        _send_all(self._lane, Header(TAG, self._attempt, hop, index, len(payload), 0, found).sealed().pack() + payload)
-
-    def join(self):
-        self._thread.join(HANG_S)
-        assert not self._thread.is_alive(), "it has everything"
-
-
-@pytest.mark.parametrize("codec", [NONE, "int8.256"])
-@pytest.mark.parametrize("in_place", [True, False])
-def test_what_hangs_on_a_lane_is_sent_again_over_another(in_place, codec):
-    """The lane never flows again, and nobody waits for it."""
-    rig = Rig(2, 2)
-    make_far(rig)
-    rig.attempt = 1
-    work = Work(DataType.FLOAT, ReduceOp.SUM, 1 << 20, BOUND // 2, codec=codec)
-    array = np.random.default_rng(1).standard_normal(work.count).astype(np.float32)
-    given, result = array.copy(), array if in_place else np.zeros_like(array)
-    neighbour = Neighbour([ends[1] for ends in rig.links[0]], work, 1)
-    run = rig.start_one(0, "native", work, (array, result))
-    neighbour.join()
-    assert run.wait()
-    assert (run.cause, run.broken) == ("", ([], []))
-    assert run.repeated_bytes > 0
-    assert all(len(copies) <= 2 and len(set(copies)) == 1 for copies in neighbour.copies.values())
-    run.restore()
-    assert np.array_equal(array, given)
-    rig.close()
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from pccl.core.fields import Flow
-from pccl.core.rules.lanes import FACTOR, GAIN, HOLD_S, LANE_BYTES_MIN, LOOKS, QUIET, Look, Tuner, look
+from pccl.core.rules.lanes import FACTOR, GAIN, HOLD_S, LANE_BYTES_MIN, LOOKS, QUIET, UNLIKE, Look, Tuner, look
 
 PRESSED = Flow(sent=64_000_000, resent=64_000, held_ms=40_000, busy_ms=40_000, shortest_us=80_000, smoothed_us=82_000)
 MOST = 64
@@ -42,6 +42,25 @@ def test_what_brings_nothing_is_taken_back_and_not_tried_again_for_a_while():
     assert rule.lanes == 4
     assert rule.judge(seen(4), MOST, 20.0 + HOLD_S - 1) == ""
     assert rule.judge(seen(4), MOST, 20.0 + HOLD_S)
+
+
+def test_rates_that_go_up_and_down_are_no_gain():
+    """Of two with each number the better one was as fast."""
+    rule = tuner()
+    rule.judge(seen(4, 8.0, resent=0), MOST, 0.0)
+    rule.judge(seen(4, 10.0), MOST, 0.0)
+    assert rule.judge(seen(16, 10.0), MOST, 1.0) == ""
+    assert rule.judge(seen(16, 8.0), MOST, 2.0) == "with 16 it was 1.00 times as fast"
+
+
+def test_what_was_faster_long_ago_does_not_count():
+    rule = tuner()
+    rule.judge(seen(4, 5.0, resent=0), MOST, 0.0)
+    for _ in range(LOOKS - 1):
+        rule.judge(seen(4, 10.0, resent=0), MOST, 0.0)
+    rule.judge(seen(4, 10.0), MOST, 0.0)
+    rule.judge(seen(16, 8.0), MOST, 1.0)
+    assert rule.lanes == MOST
 
 
 def test_each_failure_doubles_the_pause():
@@ -107,12 +126,52 @@ def test_never_fewer_than_it_began_with():
         assert rule.judge(seen(4, resent=0), MOST, 0.0) == ""
 
 
+LONGER = 250_000_000
+
+
 def test_another_length_is_not_compared():
     rule = tuner()
     rule.judge(seen(4), MOST, 0.0)
-    for _ in range(5):
-        assert rule.judge(seen(16, 40.0, sent=250_000_000), MOST, 1.0) == ""
+    for _ in range(UNLIKE - 1):
+        assert rule.judge(seen(16, 40.0, sent=LONGER), MOST, 1.0) == ""
     assert rule.lanes == 16
+    rule.judge(seen(16, 5.0), MOST, 2.0)
+    assert rule.lanes == MOST, "it was twice as fast"
+
+
+def test_each_length_is_compared_with_its_own():
+    """As where a long collective and a short one take turns."""
+    rule = tuner()
+    for _ in range(3):
+        rule.judge(seen(4, 10.0, resent=0), MOST, 0.0)
+        rule.judge(seen(4, 15.0, sent=LONGER, resent=0), MOST, 0.0)
+    rule.judge(seen(4), MOST, 0.0)
+    for _ in range(LOOKS - 1):
+        assert rule.judge(seen(16, 15.0, sent=LONGER), MOST, 1.0) == "", "faster than the other, but not than before"
+    assert rule.judge(seen(16, 15.0, sent=LONGER), MOST, 2.0) == "with 16 it was 1.00 times as fast"
+    assert rule.lanes == 4
+
+
+def test_a_change_that_nothing_can_be_compared_with_is_made_once_more():
+    """A newcomer has pulled the state, and what comes then is never as long."""
+    rule = tuner()
+    rule.judge(seen(4, 100.0, sent=1 << 30, resent=1 << 20), MOST, 0.0)
+    for _ in range(UNLIKE - 1):
+        assert rule.judge(seen(16), MOST, 1.0) == ""
+    assert rule.judge(seen(16), MOST, 2.0) == "nothing of this length was seen with 4"
+    assert rule.lanes == 4
+    assert rule.judge(seen(4), MOST, 3.0), "it had brought nothing to rest for"
+    assert rule.lanes == 16
+    rule.judge(seen(16, 5.0), MOST, 4.0)
+    assert rule.lanes == MOST
+
+
+def test_no_more_than_what_is_sent_can_tell_of():
+    rule = tuner(16)
+    assert rule.judge(seen(16, sent=20 * LANE_BYTES_MIN, resent=2000), MOST, 0.0)
+    assert rule.lanes == 20
+    assert rule.judge(seen(20, 5.0, sent=20 * LANE_BYTES_MIN, resent=2000), MOST, 1.0) == "", "it was judged"
+    assert rule.judge(seen(20, 5.0, sent=MOST * LANE_BYTES_MIN, resent=10_000), MOST, 2.0)
 
 
 def test_a_link_of_so_many_that_fails_ends_it():

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from pccl.core.effects.peer_events import LaneClosed, LaneDialled
+from pccl.dataplane.connection import Rest, leave, rest_of
 from pccl.errors import UsageError
 from pccl.net import sockets
 from pccl.net.bounds import Bounds, peer_bounds
@@ -39,6 +40,46 @@ def test_bytes_that_come_before_their_run_are_kept_for_it():
         peers.dialler.give_back([(7, 0)], [(7, 0)])
         await until(lambda: len(peers.receiver_core.events) == 2)
         assert isinstance(peers.receiver_core.events[1], LaneClosed)
+
+    two_peers(story)
+
+
+@pytest.mark.parametrize("then", [b"", b"early"], ids=["closed", "used"])
+def test_what_the_last_attempt_left_on_a_lane_is_skipped_before_the_next_one(then):
+    """The rest of a copy comes when the lane is idle. It hides neither the end of the lane nor what comes behind it."""
+
+    async def story(peers):
+        await peers.stand()
+        (sock,) = peers.dialler.lend([(7, 0)])
+        (other,) = peers.receiver.lend([(7, 0)])
+        leave(other, Rest(skip=1000))
+        peers.receiver.give_back([(7, 0)], [])
+        sock.send(bytes(600))
+        await until(lambda: rest_of(other) == Rest(skip=400))
+        sock.send(bytes(400) + then)
+        await until(lambda: rest_of(other) == Rest())
+        if then:
+            assert peers.receiver.lend([(7, 0)]) == [other]
+            assert other.recv(100) == then
+            peers.receiver.give_back([(7, 0)], [])
+        peers.dialler.give_back([(7, 0)], [(7, 0)])
+        await until(lambda: len(peers.receiver_core.events) == 2)
+        assert isinstance(peers.receiver_core.events[1], LaneClosed)
+
+    two_peers(story)
+
+
+def test_a_lane_that_ends_in_what_was_to_be_skipped_is_noticed():
+    async def story(peers):
+        await peers.stand()
+        (other,) = peers.receiver.lend([(7, 0)])
+        leave(other, Rest(skip=1000))
+        peers.receiver.give_back([(7, 0)], [])
+        (sock,) = peers.dialler.lend([(7, 0)])
+        sock.send(bytes(600))
+        peers.dialler.give_back([(7, 0)], [(7, 0)])
+        await until(lambda: len(peers.receiver_core.events) == 2)
+        assert peers.receiver_core.events[1] == LaneClosed(7, 0, "the other end closed it")
 
     two_peers(story)
 

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from pccl.api import rounds as module
+from pccl.api.calls import total
 from pccl.api.rounds import Rounds
 from pccl.core.fields import CollectiveSpec
 from pccl.logs import Teller
@@ -71,3 +72,12 @@ def test_failures_are_counted_and_told_by_their_exception(rounds, caplog):
     rounds.ended(0, ValueError("x"), None)
     assert caplog.messages == []
     assert rounds.metrics()["pccl_failures_total"] == 1.0
+
+
+def test_bytes_of_several_tensors_and_of_all_rounds_add_up(rounds):
+    each = ReduceInfo(2, 100, 90, repeated_bytes=7)
+    rounds.ended(0, total([each, each], 2), None)
+    rounds.ended(0, each, None)
+    told = rounds.metrics()
+    names = ("sent", "received", "repeated")
+    assert [told[f"pccl_{name}_bytes_total"] for name in names] == [300.0, 270.0, 21.0]

@@ -194,7 +194,7 @@ def test_a_failed_delivery_is_told():
 class Ran:
     """A run whose commit is watched."""
 
-    traffic = Traffic(3, 4)
+    traffic = Traffic(3, 4, 2)
 
     def __init__(self, commits_at_once):
         self.commits_at_once = commits_at_once
@@ -214,7 +214,8 @@ def test_a_result_that_takes_time_to_complete_is_not_completed_in_the_control_th
     transaction.begin()
     members.offers.began(0, ran)
     members.answer(0, committed(1))
-    assert transaction.outcome.result(5).tx_bytes == 3
+    info = transaction.outcome.result(5)
+    assert (info.tx_bytes, info.rx_bytes, info.repeated_bytes) == (3, 4, 2)
     [(what, thread)] = ran.settled
     assert what == "commit"
     assert (thread is threading.current_thread()) == at_once

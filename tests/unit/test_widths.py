@@ -7,10 +7,11 @@ from msgspec import structs
 
 from pccl.core.fields import Flow, Identity
 from pccl.core.limits import MasterLimits
+from pccl.core.master import sync as syncs
 from pccl.core.master.master import Master
 from pccl.core.messages.both import Ping
-from pccl.core.messages.to_master import Done, Failed, Fetch, Join, LinkDown, SyncState, VoteTopology
-from pccl.core.messages.to_peer import Abort, Outcome, Start
+from pccl.core.messages.to_master import Done, Failed, Fetch, Join, LinkDown, SyncEnded, SyncState, VoteTopology
+from pccl.core.messages.to_peer import Abort, Outcome, Start, StartSync
 from pccl.core.rules.lanes import FACTOR, LOOKS
 from pccl.core.status import Status
 from pccl.types import PeerId, SharedStateSyncStrategy
@@ -68,6 +69,62 @@ def test_the_link_of_a_visitor_stays_while_it_fetches() -> None:
     assert {link.lanes for links in group.links.values() for link in links.values() if link.number not in visited} == {
         WIDE
     }
+
+
+# ── state transfers ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def sync(group: Group) -> StartSync:
+    """The third has no state yet; what it is told."""
+    for connection in PEERS:
+        fresh = connection == 3
+        content = bytes(16) if fresh else b"c" * 16
+        group.send(
+            connection, SyncState(0 if fresh else 1, SharedStateSyncStrategy.ENFORCE_POPULAR, bytes(16), content)
+        )
+    started = {connection: start for connection, start in group.take(StartSync) if isinstance(start, StartSync)}
+    assert {connection: start.pull for connection, start in started.items()} == {1: False, 2: False, 3: True}
+    assert len({start.lanes for start in started.values()}) == 1
+    return started[3]
+
+
+def test_a_state_is_pulled_over_as_many_lanes(wide: Group) -> None:
+    assert sync(wide).lanes == tuple(range(WIDE))
+
+
+def test_what_holders_have_sent_tells_how_many_it_takes() -> None:
+    """Before anything was reduced."""
+    group = three()
+    start = sync(group)
+    assert start.lanes == tuple(range(LEAST))
+    group.now += RUN_S
+    for connection in (3, 1, 2):
+        assert group.lanes() == {LEAST}, "it goes on"
+        group.send(connection, SyncEnded(start.attempt, "", Flow() if connection == 3 else PRESSED))
+    group.stand()
+    assert group.lanes() == {WIDE}
+
+
+def test_what_a_newcomer_has_sent_tells_nothing() -> None:
+    """Requests, over lanes that are busy for all that."""
+    group = three()
+    start = sync(group)
+    group.now += RUN_S
+    for connection in (3, 1, 2):
+        group.send(connection, SyncEnded(start.attempt, "", PRESSED if connection == 3 else Flow()))
+    group.stand()
+    assert group.lanes() == {LEAST}
+
+
+def test_nor_do_lanes_beyond_the_ring_which_are_fewer(wide: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those between peers of large groups."""
+    monkeypatch.setattr(syncs, "transfer_lanes", lambda lanes, round_trip_s: tuple(range(LEAST)))
+    start = sync(wide)
+    wide.now += RUN_S / 2
+    for connection in (3, 1, 2):
+        wide.send(connection, SyncEnded(start.attempt, "", Flow() if connection == 3 else PRESSED))
+    wide.stand()
+    assert wide.lanes() == {WIDE}, "it was twice as fast as what the ring did with fewer"
 
 
 # ── what is on its way ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,6 +193,29 @@ def test_what_was_aborted_is_not_measured(wide: Group) -> None:
     wide.send(1, Ping())
     wide.stand()
     assert wide.lanes() == {WIDE}, "they seemed twice as fast"
+
+
+def test_nor_is_what_begins_while_another_one_goes_on() -> None:
+    """Its time is short, and what the other has sent is from a longer one."""
+    group = three()
+    group.run()
+    for tag in range(2):
+        group.vote(tag)
+    group.stand()
+    running = {start.tag: start for _, start in group.take(Start) if isinstance(start, Start)}
+    assert [len(start.lanes) for start in running.values()] == [WIDE // 2] * 2
+    group.now += RUN_S * 0.8
+    for connection in PEERS:
+        group.send(connection, Failed(0, running[0].attempt, "a lane broke"))
+    group.vote(0)
+    again = group.start()
+    assert again.attempt > running[0].attempt
+    group.now += RUN_S * 0.2
+    for start in (running[1], again):
+        for connection in PEERS:
+            group.send(connection, Done(start.tag, start.attempt, b"", PRESSED))
+    group.stand()
+    assert group.lanes() == {WIDE}, "it seemed ten times as fast"
 
 
 # ── links that cannot be made ────────────────────────────────────────────────────────────────────────────────────────

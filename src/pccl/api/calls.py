@@ -176,6 +176,7 @@ def total(infos: Sequence[ReduceInfo], group_size: int) -> ReduceInfo:
         max((info.seconds for info in infos), default=0.0),
         max((info.attempts for info in infos), default=1),
         lanes=max((info.lanes for info in infos), default=0),
+        repeated_bytes=sum(info.repeated_bytes for info in infos),
     )
 
 

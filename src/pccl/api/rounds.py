@@ -73,6 +73,7 @@ class Rounds:
         self._last = info, waited_s
         self._numbers["sent_bytes"] += info.tx_bytes
         self._numbers["received_bytes"] += info.rx_bytes
+        self._numbers["repeated_bytes"] += info.repeated_bytes
         self._seconds += info.seconds
         self._waited_s += waited_s
 
@@ -138,7 +139,7 @@ class Rounds:
         }
 
 
-_COUNTED = ("rounds", "retries", "failures", "sent_bytes", "received_bytes")
+_COUNTED = ("rounds", "retries", "failures", "sent_bytes", "received_bytes", "repeated_bytes")
 
 
 def _rate(sent_bytes: int, seconds: float) -> str:

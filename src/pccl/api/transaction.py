@@ -104,7 +104,7 @@ class Transaction:
         self.outcome: Future[ReduceInfo] = Future()
         self._membership = membership
         self._began_at = time.monotonic()
-        self._sent_bytes = self._received_bytes = 0
+        self._sent_bytes = self._received_bytes = self._repeated_bytes = 0
         self._attempts = 0
         self._fruitless = 0
         self._unanswered: list[Part] = []
@@ -150,7 +150,8 @@ class Transaction:
         pending = peers is not None and peers.pending
         moved = (self._sent_bytes, self._received_bytes)
         lanes = 0 if peers is None else peers.lanes
-        return ReduceInfo(size, *moved, ring, seconds, self._attempts, pending, lanes=lanes)
+        told = (size, *moved, ring, seconds, self._attempts, pending)
+        return ReduceInfo(*told, lanes=lanes, repeated_bytes=self._repeated_bytes)
 
     def expire(self, timeout_s: float) -> None:
         """The time that its caller gave it to start is over. What has not started ends: `outcome` follows soon."""
@@ -241,6 +242,7 @@ class Transaction:
             part.output = moved.output or part.output
             self._sent_bytes += moved.sent_bytes
             self._received_bytes += moved.received_bytes
+            self._repeated_bytes += moved.repeated_bytes
 
     # ── the decision: from outcomes alone, so that it is the same on all peers ───────────────────────────────────────
 

@@ -15,7 +15,7 @@ from pccl.core.effects.peer_effects import AcceptLane, Dial, PeerEffect
 from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneOffered, PeerEvent
 from pccl.core.fields import Flow
 from pccl.core.messages.lanes import LaneAnswer
-from pccl.dataplane.connection import Connection
+from pccl.dataplane.connection import Connection, drop
 from pccl.logs import Teller
 from pccl.net import flows, handshake, proving, sockets
 from pccl.net.bounds import Bounds
@@ -275,7 +275,9 @@ class Lanes:
     def _readable(self, key: LaneKey) -> None:
         lane = self._lanes[key]
         try:
-            first = lane.connection.recv(1, socket.MSG_PEEK)
+            # The rest of a copy that the last attempt did not need is skipped as it comes: behind it the end of the
+            # lane would not be seen, and its sender may wait for room.
+            first = drop(lane.connection) and lane.connection.recv(1, socket.MSG_PEEK)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:

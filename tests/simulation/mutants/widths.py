@@ -22,8 +22,8 @@ def _keep(self: Any, change: Any, seen: Any, now: float) -> str:
     return ""
 
 
-def _go_back_and_try_again(self: Any, lanes: int, now: float) -> None:
-    self._change, self.lanes = None, lanes
+def _go_back_and_try_again(self: Any, lanes: int, now: float, rates: Any) -> None:
+    self._restore(lanes, rates)
 
 
 def _until_one_is_done(self: Any, group: int) -> bool:

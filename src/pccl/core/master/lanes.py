@@ -37,6 +37,8 @@ class Burst:
     def __init__(self, now: float) -> None:
         self.began_at = now
         self.flows: dict[PeerId, Flow] = {}
+        self.spoilt = False
+        """It tells nothing, nor does what began meanwhile."""
 
 
 class Lanes(Part):
@@ -69,7 +71,8 @@ class Lanes(Part):
 
     def spoil(self, group: int) -> None:
         """Something did not come to its end: its figures tell nothing."""
-        self._bursts.pop(group, None)
+        if group in self._bursts:
+            self._bursts[group].spoilt = True
 
     def lose(self, gone: Departure) -> None:
         """The ring is another one."""
@@ -112,7 +115,7 @@ class Lanes(Part):
     def _judge(self, group: int, burst: Burst, now: float) -> None:
         seen = look(burst.flows.values(), self._links.ring_lanes(group), now - burst.began_at)
         ring = self._roster.ring(group)
-        if seen is None or len(ring) < 2:
+        if burst.spoilt or seen is None or len(ring) < 2:
             return
         most = min(LANES_MAX, *(self._roster.accepted[peer].lanes_max for peer in ring))
         tuner = self._tuner(group)

@@ -238,6 +238,8 @@ class Syncs(Part):
             self._outbox.send((peer,), structs.replace(start, pull=peer in sync.sources, peers=tuple(others)))
         links.use(group, now)
         self._lanes.begin(group, now)
+        if len(lanes) != links.ring_lanes(group):
+            self._lanes.spoil(group)  # Of other numbers they tell nothing.
         sync.unreported = dict.fromkeys(work)
         sync.enter(SyncStage.RUNNING)
 

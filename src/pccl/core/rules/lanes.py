@@ -46,6 +46,10 @@ GAIN = 1.05
 LOOKS = 2
 """Collectives before a change is judged: the first one begins with small windows."""
 
+UNLIKE = 4
+"""Collectives of a length that was never seen before a change, until it is taken back to see them there: what lengths
+take turns in a step was seen then."""
+
 QUIET = 8
 """Collectives without a loss, one after the other, before fewer lanes are tried."""
 
@@ -65,6 +69,12 @@ class Look(Struct, frozen=True):
     def rate(self) -> float:
         """Bytes per second."""
         return self.flow.sent / self.seconds
+
+    @property
+    def length(self) -> int:
+        """A power of two: rates of what is as long are comparable. It does not change at a power of two itself, nor at
+        what a ring sends of one, so that some bytes more or less of a usual tensor make no other length."""
+        return (self.flow.sent * 6 // 7).bit_length()
 
     @property
     def lost(self) -> float:
@@ -106,10 +116,10 @@ class Change(Struct):
     """A number that is tried, and what it is compared with."""
 
     before: int
-    rate: float
-    sent: int
+    rates: dict[int, tuple[float, ...]]
     looks: int = 0
-    best: float = 0.0
+    unlike: int = 0
+    gain: float = 0.0
 
 
 class Tuner:
@@ -122,6 +132,9 @@ class Tuner:
         self.reason = ""
         """Of the last change, in words."""
         self._change: Change | None = None
+        self._rates: dict[int, tuple[float, ...]] = {}
+        """By length, the last that were seen with the present number, unless that is on trial: as many as a trial has,
+        of which the best counts here and there, or rates that go up and down would be a gain."""
         self._quiet = 0
         self._held_until = -inf
         self._hold_s = HOLD_S
@@ -134,40 +147,49 @@ class Tuner:
             verdict = self._verify(self._change, seen, now)
             if verdict is None or verdict:
                 return verdict or ""
+        self._rates[seen.length] = (*self._rates.get(seen.length, ()), seen.rate)[-LOOKS:]
         self._quiet = 0 if seen.flow.resent else self._quiet + 1
         if now < self._held_until:
             return ""
         wanted = self.lanes
         if seen.presses:
-            wanted = max(self.lanes, min(self.lanes * FACTOR, most))
+            # What is too short for more lanes could not tell of them.
+            wanted = max(self.lanes, min(self.lanes * FACTOR, most, seen.flow.sent // LANE_BYTES_MIN))
         elif self._quiet >= QUIET:
             wanted = max(self.least, self.lanes // 2)
         if wanted == self.lanes:
             return ""
-        self._change = Change(self.lanes, seen.rate, seen.flow.sent)
-        self.lanes, self._quiet = wanted, 0
+        self._change = Change(self.lanes, self._rates)
+        self.lanes, self._rates, self._quiet = wanted, {}, 0
         return seen.explain()
 
     def _verify(self, change: Change, seen: Look, now: float) -> str | None:
         """Why the number goes back; empty if it stays, None if that is not known yet."""
-        if not change.sent / 2 <= seen.flow.sent <= change.sent * 2:
-            return None  # Of another length: its rate is another one anyway.
+        before = change.rates.get(seen.length)
+        if before is None:
+            change.unlike += 1
+            if change.unlike < UNLIKE:
+                return None
+            self._restore(change.before, change.rates)
+            return f"nothing of this length was seen with {change.before}"
         change.looks += 1
-        change.best = max(change.best, seen.rate)
-        gain = change.best / change.rate
-        if gain >= (GAIN if self.lanes > change.before else 1 / GAIN):
+        change.gain = max(change.gain, seen.rate / max(before))
+        if change.gain >= (GAIN if self.lanes > change.before else 1 / GAIN):
             self._change, self._hold_s = None, HOLD_S
             return ""
         if change.looks < LOOKS:
             return None
         tried = self.lanes
-        self._go_back(change.before, now)
-        return f"with {tried} it was {gain:.2f} times as fast"
+        self._go_back(change.before, now, change.rates)
+        return f"with {tried} it was {change.gain:.2f} times as fast"
 
-    def _go_back(self, lanes: int, now: float) -> None:
-        self._change, self.lanes = None, lanes
+    def _restore(self, lanes: int, rates: dict[int, tuple[float, ...]]) -> None:
+        self._change, self.lanes, self._rates = None, lanes, rates
+
+    def _go_back(self, lanes: int, now: float, rates: dict[int, tuple[float, ...]]) -> None:
+        self._restore(lanes, rates)
         self._held_until, self._hold_s = now + self._hold_s, min(HOLD_MAX_S, self._hold_s * 2)
 
     def give_up(self, now: float) -> None:
         """Links of so many lanes could not be made."""
-        self._go_back(self.least, now)
+        self._go_back(self.least, now, {})
