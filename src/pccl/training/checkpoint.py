@@ -28,8 +28,8 @@ KEEP = 3
 """Files that stay: the newest may be of a moment that is regretted, and the one before it too."""
 
 LEFT_S = 3600.0
-"""What was begun, and not written to for so long, is of a process that was killed: no disk stands still for an hour, and
-ranks that write together give each other up after half of it."""
+"""What was begun, and not written to for so long, is of a process that was killed: no disk stands still for so
+long, and ranks that write together give each other up after half an hour."""
 
 
 class Saver:

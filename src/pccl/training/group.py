@@ -176,6 +176,10 @@ class Group:
             self._communicator.close()
             self._communicator = None
 
+    def end(self) -> None:
+        """Leave, for this peer's part in the run is over."""
+        self.leave()
+
     # ── what all peers do together ───────────────────────────────────────────────────────────────────────────────────
 
     def together(self, row: Row) -> Row:

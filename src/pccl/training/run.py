@@ -175,7 +175,7 @@ class Run(Rounds):
         """Leave the run; the model stays as it is. Leaving the `with` block does the same, after what is under way."""
         self._contents.detach()
         self._notice.unwatch()
-        self._group.leave()  # First: what is under way would last until the slowest peer has come to it.
+        self._group.end()  # First: what is under way would last until the slowest peer has come to it.
         self._drop_flights()
         self._state = None
         if self._saver is not None:

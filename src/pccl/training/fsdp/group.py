@@ -217,6 +217,11 @@ class NodeGroup(Group):
         self.node.watch(self._is_out)
         self._all(lambda: True)
 
+    def end(self) -> None:
+        """What the ranks of this node still do together, such as an export, may take its time."""
+        super().end()
+        self.node.watch(lambda: False)
+
     def _is_out(self) -> bool:
         return self._communicator is None or self._communicator.is_out
 
