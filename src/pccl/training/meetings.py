@@ -185,7 +185,8 @@ class Meetings(ABC):
         held = any(row.synced for row in here.table.rows)
         if not held:
             self._as_before()
-            self._group.choose(self._state, here.table)
+            if count >= least:
+                self._group.choose(self._state, here.table)
         if count >= least or held:
             self._sync()
         self._alone, self._wanted_since = here.alone, 0 if here.pending else None
