@@ -204,7 +204,7 @@ def train(told, rank):
     threading.Thread(target=lambda: sys.stdin.readline() and stop.set(), daemon=True).start()
     run = DiLoCo(told["address"], model, optimizer, **told.get("options", {}))
     if told.get("checkpoint"):
-        run.checkpoint(told["checkpoint"])
+        run.checkpoint(told["checkpoint"], every=told.get("every", 1))
         say("resumed", found=run.resume(told["checkpoint"]), round=run.round)
     before = digest_of(run)
     say("ready")

@@ -274,3 +274,26 @@ def test_a_node_that_is_told_to_go_ends_with_the_round(nodes, tmp_path):
     node[0].process.send_signal(signal.SIGTERM)  # torchrun tells all; one of them is enough.
     assert [rank.process.wait(timeout=HANG_S) for rank in node] == [0, 0]
     assert any(folder.iterdir())
+
+
+@pytest.mark.parametrize("told", [1, 2])
+def test_a_node_whose_round_does_not_end_in_time_saves_the_last_one_and_goes(nodes, tmp_path, told):
+    """Whether one of its ranks or all of them are told: another node stands still."""
+    folder, options = tmp_path / "saved", {**PLAIN, "notice_s": 1.0}
+    facts = {"rounds": UNTIL_STOPPED, "step_s": 0.02, "lr": oracle.STEADY, "options": options}
+    node = nodes.start(checkpoint=str(folder), every=UNTIL_STOPPED, **facts)
+    other = nodes.start(**facts, fates={0: {"stopped": ["exchange", 8]}})
+    other[0].expect("stops")
+    last = max(other[0].rounds())
+    for rank in node:
+        while rank.expect("round")["round"] < last:
+            pass
+    for rank in node[:told]:
+        rank.signal(signal.SIGTERM)
+    assert [rank.process.wait(timeout=HANG_S) for rank in node] == [0, 0]
+    for rank in node:
+        rank.drain()
+        assert logged(rank, "SIGTERM: the time is over")
+        assert not logged(rank, "Joining again")
+    (saved,) = folder.iterdir()
+    assert saved.name == f"round-{last:09d}"

@@ -12,9 +12,10 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import nn, optim
 
-from pccl import Communicator, PCCLError, UsageError
+from pccl import Communicator, MembershipLost, PCCLError, UsageError
 from pccl.training.checkpoint import KEEP, Saver
 from pccl.training.data import Batches, ShardBatches
+from pccl.training.group import TimeIsOver
 from pccl.training.notice import Notice
 from pccl.training.rounds import Rounds
 from pccl.training.settings import Settings
@@ -152,7 +153,7 @@ class Run(Rounds):
         try:
             self._guarded(lambda: self._meet(admit=False))
             self._attach()
-            self._notice.watch(self._group.leave)
+            self._notice.watch(self._group.give_up)
         except BaseException:
             self.leave()
             raise
@@ -240,8 +241,17 @@ class Run(Rounds):
         except PCCLError:
             if not self._notice.given or self._group.joined or self._contents.sharded:
                 raise
-            log.warning("SIGTERM: the time is over, and round %d is not", self._round + 1)
-            self._save_and_exit()
+            self._end_in_round()
+
+    def _come_back(self, lost: MembershipLost) -> None:
+        if isinstance(lost, TimeIsOver):  # At one of this party's peers, and all of them know.
+            self._end_in_round()
+        super()._come_back(lost)
+
+    def _end_in_round(self) -> NoReturn:
+        log.warning("SIGTERM: the time is over, and round %d is not", self._round + 1)
+        self._group.end()
+        self._save_and_exit()
 
     def _round_ended(self) -> None:
         if self._saver is not None and self._round % self._saver.every == 0:
