@@ -57,6 +57,13 @@ class Run(Rounds):
         """The peer's membership, for calls that all peers make alike between rounds."""
         return self._group.communicator
 
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Those that took part in the last round, by name, or in the meeting that let one in since: the same on all
+        peers of all of them. A peer that has none is called by its id."""
+        communicator = self.communicator
+        return tuple(sorted(communicator.party_of(peer) for peer in self._among))
+
     def outer_digest(self) -> str:
         """Of all outer parameters and momentum: equal on all peers after each round."""
         return self._contents.digest()
