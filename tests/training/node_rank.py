@@ -2,6 +2,7 @@
 JSON. What the ranks of all nodes must end with is computed by `oracle` from the same data."""
 
 import datetime
+import errno
 import json
 import logging
 import os
@@ -18,8 +19,8 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from pccl import Communicator, UsageError
 from pccl.training import DiLoCo
+from pccl.training.fsdp import checkpoint, node
 from pccl.training.fsdp import group as node_group
-from pccl.training.fsdp import node
 from pccl.training.group import Group
 from pccl.training.mesh import ElasticDeviceMesh
 from tests.training import oracle
@@ -172,10 +173,22 @@ def be_timed(step_s, reduced_s):
     node_group.NodeGroup.together = together
 
 
+def be_full(writes):
+    """After so many files of this rank's own there is no space for more."""
+    left, write = iter(range(writes)), checkpoint.write
+
+    def fail(*rest):
+        if next(left, None) is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(*rest)
+
+    checkpoint.write = fail
+
+
 PLACES = {"step": (sys.modules[__name__], "step"), "exchange": (node_group.NodeGroup, "together")}
 
 FATES = {"killed": be_killed, "late": be_late, "missing": be_missing, "stopped": be_stopped, "hung": be_hung}
-FATES |= {"slow": be_slow, "timed": be_timed, "unaware": be_unaware}
+FATES |= {"full": be_full, "slow": be_slow, "timed": be_timed, "unaware": be_unaware}
 
 
 def train(told, rank):
@@ -191,7 +204,7 @@ def train(told, rank):
     threading.Thread(target=lambda: sys.stdin.readline() and stop.set(), daemon=True).start()
     run = DiLoCo(told["address"], model, optimizer, **told.get("options", {}))
     if told.get("checkpoint"):
-        run.checkpoint(told["checkpoint"])
+        run.checkpoint(told["checkpoint"], every=told.get("every", 1))
         say("resumed", found=run.resume(told["checkpoint"]), round=run.round)
     before = digest_of(run)
     say("ready")

@@ -8,14 +8,17 @@ import pytest
 
 from pccl.training.fsdp.checkpoint import ShardedSaver
 from tests.e2e.harness import MasterProcess
-from tests.patience import HANG_S
+from tests.patience import HANG_S, HICCUP_S, slowness
 from tests.training.test_processes import UNTIL_STOPPED, processes
 from tests.training.test_sharded import PLAIN, Nodes, equal_rounds, killed_off, logged, stopped
 
 __all__ = ["processes"]
 
-LIMIT_S = 6
-"""Of the master's waits, short for a test; longer than a process may get no processor on a machine that is full."""
+
+def limit():
+    """Of waits of the master and of torch, in seconds, short for a test; longer than a process may get no processor."""
+    return (HICCUP_S + 1) * slowness()
+
 
 FACTS = {"rounds": UNTIL_STOPPED, "whole": True, "step_s": 0.02, "options": {**PLAIN, "min_peers": 1}}
 
@@ -55,7 +58,7 @@ def await_peers(node, number):
 
 def test_a_rank_that_is_stopped_in_a_step_comes_back_with_its_node(nodes):
     """Its mates wait in the model's own collectives."""
-    one, two = nodes({"silence_s": LIMIT_S}, {"stopped": ["step", 16]})
+    one, two = nodes({"silence_s": limit()}, {"stopped": ["step", 16]})
     two[1].expect("stops")
     await_peers(one, 1)
     two[1].signal(signal.SIGCONT)
@@ -70,7 +73,7 @@ def test_a_rank_that_is_stopped_in_a_step_comes_back_with_its_node(nodes):
 
 def test_a_rank_that_is_stopped_while_its_mates_wait_in_the_run_ends_its_node(nodes):
     """Its mates end before it goes on."""
-    one, two = nodes({"silence_s": LIMIT_S}, {"stopped": ["exchange", 16]}, grace_s=1)
+    one, two = nodes({"silence_s": limit()}, {"stopped": ["exchange", 16]}, grace_s=1)
     two[1].expect("stops")
     await_peers(one, 1)
     assert two[0].process.wait(timeout=HANG_S) not in (0, None)
@@ -82,7 +85,7 @@ def test_a_rank_that_is_stopped_while_its_mates_wait_in_the_run_ends_its_node(no
 
 def test_a_step_that_never_ends_holds_other_nodes_up_no_longer_than_votes_are_waited_for(nodes):
     """It answers pings. Torch's own timeout, which ends its mates, is later."""
-    one, two = nodes({"vote_timeout_s": LIMIT_S}, {"hung": [16]}, timeout_s=2 * HANG_S)
+    one, two = nodes({"vote_timeout_s": limit()}, {"hung": [16]}, timeout_s=2 * HANG_S)
     two[1].expect("hangs")
     await_peers(one, 1)
     assert two[0].process.poll() is None
@@ -92,7 +95,7 @@ def test_a_step_that_never_ends_holds_other_nodes_up_no_longer_than_votes_are_wa
 
 
 def test_without_a_limit_on_votes_the_timeout_of_torch_ends_a_node_that_hangs(nodes):
-    one, two = nodes({}, {"hung": [16]}, timeout_s=LIMIT_S)
+    one, two = nodes({}, {"hung": [16]}, timeout_s=limit())
     two[1].expect("hangs")
     assert two[0].process.wait(timeout=HANG_S) not in (0, None)
     await_peers(one, 1)

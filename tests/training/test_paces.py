@@ -66,7 +66,7 @@ def test_a_slow_node_contributes_what_it_has_when_patience_ends(nodes, data):
     """Though one of its ranks alone knows."""
     options = {**PLAIN, "sync_every": 10, "patience_s": 1.0}
     facts = {"rounds": 3, "whole": True, "outer": True, "options": options}
-    both = [nodes.start(**facts, fates=fates) for fates in ({}, {0: {"unaware": []}, 1: {"slow": [0.5]}})]
+    both = [nodes.start(**facts, fates=fates) for fates in ({}, {0: {"unaware": []}, 1: {"slow": [1.0]}})]
     end = ends_of(*both)[0]
     steps = [steps_of(node) for node in both]
     assert steps[0] == [10] * 3

@@ -4,10 +4,14 @@ import threading
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from pccl import Communicator, SyncFailed
 from pccl.training import DataParallel, DiLoCo, group
+from pccl.training.fsdp import group as fsdp
 from tests.patience import HANG_S
 
 EVERY, WIDTH = 4, 256
@@ -24,10 +28,22 @@ class Half(nn.Module):
         self.frozen = nn.Linear(WIDTH, WIDTH, bias=False).requires_grad_(False)
         self.trained = nn.Linear(WIDTH, WIDTH, bias=False)
 
+    def forward(self, x):
+        return self.trained(self.frozen(x))
+
+
+@pytest.fixture
+def half():
+    """Makes models that lie whole in this process, or that its node of a single rank has in shards."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh("cpu", (1,))
+    yield lambda seed, sharded: fully_shard(Half(seed), mesh=mesh) if sharded else Half(seed)
+    dist.destroy_process_group()
+
 
 def go_on(model, optimizer):
     optimizer.zero_grad()
-    model.trained(model.frozen(torch.ones(1, WIDTH))).square().mean().backward()
+    model(torch.ones(1, WIDTH)).square().mean().backward()
     optimizer.step()
 
 
@@ -51,20 +67,24 @@ def moved(monkeypatch):
             found["sync"].append(info.rx_bytes)
             return info
 
-    monkeypatch.setattr(group, "Communicator", Counted)
+    for each in (group, fsdp):
+        monkeypatch.setattr(each, "Communicator", Counted)
     return found
 
 
+@pytest.mark.parametrize("sharded", [False, True], ids=["whole", "sharded"])
 @pytest.mark.parametrize(("join", "rounds"), [("holder", 0), ("holder", 2), ("fresh", 2)])
-def test_what_no_round_changes_is_prefetched_and_the_rest_moves_with_the_sync(crew, moved, join, rounds):
+def test_what_no_round_changes_is_prefetched_and_the_rest_moves_with_the_sync(crew, moved, half, join, rounds, sharded):
     """In the middle of a round, with rounds or without since the group last synced."""
     in_the_middle, prefetched, joined = threading.Event(), threading.Event(), threading.Event()
-    models, digests = [Half(1), Half(2)], {}
+    models, digests = [half(1, sharded), half(2, sharded)], {}
+    optimizers = [torch.optim.AdamW(model.parameters()) for model in models]
+    both = zip(models, optimizers, strict=True)
+    runs = [DiLoCo(crew.address, *each, sync_every=EVERY, join=join) for each in both]
 
     def member():
-        model = models[0]
-        optimizer = torch.optim.AdamW(model.parameters())
-        with DiLoCo(crew.address, model, optimizer, sync_every=EVERY, join=join) as run:
+        model, optimizer = models[0], optimizers[0]
+        with runs[0] as run:
             for _ in range(rounds * EVERY + 1):
                 go_on(model, optimizer)
             in_the_middle.set()
@@ -74,12 +94,9 @@ def test_what_no_round_changes_is_prefetched_and_the_rest_moves_with_the_sync(cr
                 digests.setdefault(run.round, run.outer_digest())
 
     def newcomer():
-        model = models[1]
-        optimizer = torch.optim.AdamW(model.parameters())
-        run = DiLoCo(crew.address, model, optimizer, sync_every=EVERY, join=join)
         assert in_the_middle.wait(HANG_S)
         moved.update(prefetch=[], sync=[], candidate=prefetched.set)
-        with run:
+        with runs[1] as run:
             joined.set()
             return run.round, run.outer_digest()
 

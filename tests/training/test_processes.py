@@ -38,6 +38,11 @@ class Said:
         for line in iter(self._lines.get, None):
             self.seen.append(json.loads(line))
 
+    def skip(self):
+        """Read all that it has said up to now."""
+        while not self._lines.empty():
+            self.seen.append(json.loads(self.line()))
+
     def stop(self):
         """Let it train no more, and leave."""
         self.process.stdin.write("stop\n")

@@ -146,6 +146,20 @@ def test_models_that_begin_otherwise_mixed_precision_and_codes(nodes):
     assert len({begin["before"] for begin in begins}) == 2
 
 
+def test_nodes_that_wait_for_more_of_them_have_lost_nothing(nodes):
+    """All begin otherwise, and which model is taken is open until enough are here."""
+    facts = {"rounds": 1, "whole": True, "ranks": 1, "options": {**PLAIN, "min_peers": 3}}
+    first = [nodes.start(seed=seed, **facts) for seed in (1, 2)]
+    while "2 peers are here" not in (first[0][0].expect("log")["text"]):
+        pass
+    every = [*first, nodes.start(seed=3, **facts)]
+    begins = [rank.expect("begins") for (rank,) in every]
+    for (rank,) in every:
+        rank.expect("done")
+        assert not logged(rank, "are gone")
+    assert {begin["digest"] for begin in begins} <= {begin["before"] for begin in begins}
+
+
 def test_a_delta_that_is_not_finite_in_one_shard_has_no_weight_on_any_rank(nodes):
     both = [nodes.start(rounds=2, whole=True, outer=True, options=PLAIN, spoiled=spoiled) for spoiled in (None, [3, 1])]
     ends = [rank.expect("done") for node in both for rank in node]
@@ -217,6 +231,7 @@ def test_nodes_come_and_go(nodes):
     (other,) = nodes.start(**facts, ranks=1)
     assert "setting ranks of a node=2" in (text := other.expect("refused")["text"]), text
     assert "ranks of a node=1" in text
+    one[0].skip()  # Rounds that were made before half a node waited.
     went_on = [one[0].expect("round")["seconds"] for _ in range(4)]
     assert max(went_on) < allow(1), went_on
     two[1].process.kill()
@@ -259,3 +274,26 @@ def test_a_node_that_is_told_to_go_ends_with_the_round(nodes, tmp_path):
     node[0].process.send_signal(signal.SIGTERM)  # torchrun tells all; one of them is enough.
     assert [rank.process.wait(timeout=HANG_S) for rank in node] == [0, 0]
     assert any(folder.iterdir())
+
+
+@pytest.mark.parametrize("told", [1, 2])
+def test_a_node_whose_round_does_not_end_in_time_saves_the_last_one_and_goes(nodes, tmp_path, told):
+    """Whether one of its ranks or all of them are told: another node stands still."""
+    folder, options = tmp_path / "saved", {**PLAIN, "notice_s": 1.0}
+    facts = {"rounds": UNTIL_STOPPED, "step_s": 0.02, "lr": oracle.STEADY, "options": options}
+    node = nodes.start(checkpoint=str(folder), every=UNTIL_STOPPED, **facts)
+    other = nodes.start(**facts, fates={0: {"stopped": ["exchange", 8]}})
+    other[0].expect("stops")
+    last = max(other[0].rounds())
+    for rank in node:
+        while rank.expect("round")["round"] < last:
+            pass
+    for rank in node[:told]:
+        rank.signal(signal.SIGTERM)
+    assert [rank.process.wait(timeout=HANG_S) for rank in node] == [0, 0]
+    for rank in node:
+        rank.drain()
+        assert logged(rank, "SIGTERM: the time is over")
+        assert not logged(rank, "Joining again")
+    (saved,) = folder.iterdir()
+    assert saved.name == f"round-{last:09d}"

@@ -2,6 +2,7 @@
 settings, ports and commands that exist."""
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import pytest
 
 from pccl.cli import parser as command_line
 from pccl.environment import VARIABLES
+from tests.patience import HANG_S
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "deploy"
@@ -62,6 +64,23 @@ def test_kubernetes_restarts_a_peer_and_never_the_group():
     if validate is not None:
         for document in documents("kubernetes.yaml"):
             validate.validate(document, "1.33", strict=True)
+
+
+TOLD = "import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); print('on', flush=True); signal.pause()"
+
+
+@pytest.mark.parametrize(("peer", "code"), [("raise SystemExit(0)", 0), ("raise SystemExit(3)", 3), (TOLD, 143)])
+def test_a_pod_that_is_told_to_go_is_not_done_for_kubernetes(tmp_path, peer, code):
+    """A peer that was told exits with 0, and its index would count as complete."""
+    (tmp_path / "python").write_text(f"#!{sys.executable}\n{peer}\n")
+    (tmp_path / "python").chmod(0o755)
+    (*_, job) = documents("kubernetes.yaml")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    settings = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    with subprocess.Popen(container["command"], env=settings, stdout=subprocess.PIPE, text=True) as pod:
+        if pod.stdout.readline() == "on\n":
+            pod.terminate()
+        assert pod.wait(HANG_S) == code
 
 
 def _optional(name):

@@ -7,7 +7,9 @@ them.
 import contextlib
 import logging
 import os
+import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,15 @@ log = logging.getLogger("pccl.training")
 
 NAME = "round-{:09d}.pt"
 PATTERN = "round-*.pt"
+BESIDE = PATTERN + ".*"
+"""What is being written."""
 
 KEEP = 3
 """Files that stay: the newest may be of a moment that is regretted, and the one before it too."""
+
+LEFT_S = 3600.0
+"""What was begun, and not written to for so long, is of a process that was killed: no disk stands still for so
+long, and ranks that write together give each other up after half an hour."""
 
 
 class Saver:
@@ -68,6 +76,7 @@ class Saver:
             for old in found(self._folder)[self._keep :]:
                 with contextlib.suppress(FileNotFoundError):  # Another peer of this machine removed it.
                     old.unlink()
+            forget_left(self._folder, BESIDE)
         except OSError as error:
             log.error("the checkpoint of round %d could not be written to %s: %s", round, self._folder, error)
             self._failed = error
@@ -100,6 +109,20 @@ def settle(folder: Path) -> None:
 def found(folder: Path) -> list[Path]:
     """Checkpoints in a folder, the newest first."""
     return sorted(folder.glob(PATTERN), reverse=True)
+
+
+def forget_left(folder: Path, pattern: str) -> None:
+    """Remove what processes that were killed have left half written: on machines that are taken away again and again it
+    would fill the disk."""
+    for path in folder.glob(pattern):
+        with contextlib.suppress(FileNotFoundError):  # Another peer of this machine removed it, or it has its name now.
+            inside = list(path.iterdir()) if path.is_dir() else []
+            if time.time() - max(each.stat().st_mtime for each in (path, *inside)) < LEFT_S:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def newest(folder: str | os.PathLike[str]) -> dict[str, Any] | None:

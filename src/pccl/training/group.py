@@ -50,6 +50,10 @@ Since = tuple[int, int, float]
 NOTHING: Since = (0, 0, 0.0)
 
 
+class TimeIsOver(MembershipLost):
+    """SIGTERM came, the round has not ended in time, and the run was left. Remedy: none; end the process."""
+
+
 class Landed(NamedTuple):
     """A reduction that is over, and what all peers know of it."""
 
@@ -175,6 +179,14 @@ class Group:
         if self._communicator is not None:
             self._communicator.close()
             self._communicator = None
+
+    def give_up(self) -> None:
+        """Leave while calls are under way: the time after SIGTERM is over. In a thread of its own."""
+        self.leave()
+
+    def end(self) -> None:
+        """Leave, for this peer's part in the run is over."""
+        self.leave()
 
     # ── what all peers do together ───────────────────────────────────────────────────────────────────────────────────
 

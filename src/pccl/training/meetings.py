@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn, optim
 
-from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, SharedState, SyncFailed, UsageError
+from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, PeerId, SharedState, SyncFailed, UsageError
 from pccl.training.contents import Contents, contents_of
 from pccl.training.data import Data
 from pccl.training.group import NOTHING, Flight, Since
@@ -80,6 +80,8 @@ class Meetings(ABC):
         self._tokens: int | None = None
         self._synced = False
         """This peer holds what its group has agreed on; then all peers of the group do."""
+        self._among: tuple[PeerId, ...] = ()
+        """Peers of the last round or meeting: of the same parties on all peers."""
         self._alone = False
         """No other peer took part in the last reduction."""
         self._wanted_since: int | None = None
@@ -180,12 +182,14 @@ class Meetings(ABC):
                 self._sync()
             self._group.admit()
         here = self._group.roll_call(len(self._contents.fragments), self._row(0, 0.0).pack(NONE))
-        count, least = len(here.table.peers), self.settings.min_peers
+        self._among = here.table.peers
+        count, least = len(self._among), self.settings.min_peers
         # The first state is agreed on when enough are there: of all that these bring, the latest round's is taken.
         held = any(row.synced for row in here.table.rows)
         if not held:
             self._as_before()
-            self._group.choose(self._state, here.table)
+            if count >= least:
+                self._group.choose(self._state, here.table)
         if count >= least or held:
             self._sync()
         self._alone, self._wanted_since = here.alone, 0 if here.pending else None

@@ -86,16 +86,13 @@ class ElasticDeviceMesh:
 
     def follow(self, run: Run) -> None:
         """Answer from this run on, which is joined. The nodes that are in it count as known."""
-        self._run, self._nodes = run, self._look(run)
-
-    def _look(self, run: Run) -> tuple[str, ...]:
-        communicator = run.communicator
-        return tuple(sorted(communicator.party_of(peer) for peer in communicator.ring))
+        self._run, self._nodes = run, run.parties
 
     def maybe_reinit_global_pg(self, admit_joiners: bool = False) -> bool:
-        """Whether nodes came or went since the last look, and `joined` and `left` say which. `admit_joiners` is there
-        for PRIME's callers: the run lets candidates in at the end of each round."""
-        now = self._look(self._followed())
+        """Whether the last round had other nodes than the one before the last look, and `joined` and `left` say which:
+        the same on all ranks of a node. `admit_joiners` is there for PRIME's callers: the run lets candidates in at the
+        end of each round."""
+        now = self._followed().parties
         self.joined = tuple(each for each in now if each not in self._nodes)
         self.left = tuple(each for each in self._nodes if each not in now)
         self._nodes = now
@@ -111,7 +108,7 @@ class ElasticDeviceMesh:
     def world_info(self) -> WorldInfo:
         """Where this process is."""
         run, ranks = self._followed(), dist.get_world_size()
-        nodes, communicator = self._look(run), run.communicator
+        nodes, communicator = run.parties, run.communicator
         own = communicator.party_of(communicator.peer_id)
         return WorldInfo(dist.get_rank(), ranks, nodes.index(own), len(nodes), own)
 

@@ -185,6 +185,7 @@ class Rounds(Meetings):
         if flight.fragment == self._covering:
             self.data.landed(flight.round - self._streams, table)
         if flight.last:
+            self._among = table.peers
             self._contents.mean_buffers(table, weights)
             self._meter.landed(flight.round, landed, self._group.me)
         if self.settings.overlap != "round":

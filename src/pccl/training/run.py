@@ -12,9 +12,10 @@ from typing import Any, NoReturn, Self
 import torch
 from torch import nn, optim
 
-from pccl import Communicator, PCCLError, UsageError
+from pccl import Communicator, MembershipLost, PCCLError, UsageError
 from pccl.training.checkpoint import KEEP, Saver
 from pccl.training.data import Batches, ShardBatches
+from pccl.training.group import TimeIsOver
 from pccl.training.notice import Notice
 from pccl.training.rounds import Rounds
 from pccl.training.settings import Settings
@@ -55,6 +56,13 @@ class Run(Rounds):
     def communicator(self) -> Communicator:
         """The peer's membership, for calls that all peers make alike between rounds."""
         return self._group.communicator
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Those that took part in the last round, by name, or in the meeting that let one in since: the same on all
+        peers of all of them. A peer that has none is called by its id."""
+        communicator = self.communicator
+        return tuple(sorted(communicator.party_of(peer) for peer in self._among))
 
     def outer_digest(self) -> str:
         """Of all outer parameters and momentum: equal on all peers after each round."""
@@ -152,7 +160,7 @@ class Run(Rounds):
         try:
             self._guarded(lambda: self._meet(admit=False))
             self._attach()
-            self._notice.watch(self._group.leave)
+            self._notice.watch(self._group.give_up)
         except BaseException:
             self.leave()
             raise
@@ -175,7 +183,7 @@ class Run(Rounds):
         """Leave the run; the model stays as it is. Leaving the `with` block does the same, after what is under way."""
         self._contents.detach()
         self._notice.unwatch()
-        self._group.leave()  # First: what is under way would last until the slowest peer has come to it.
+        self._group.end()  # First: what is under way would last until the slowest peer has come to it.
         self._drop_flights()
         self._state = None
         if self._saver is not None:
@@ -240,8 +248,17 @@ class Run(Rounds):
         except PCCLError:
             if not self._notice.given or self._group.joined or self._contents.sharded:
                 raise
-            log.warning("SIGTERM: the time is over, and round %d is not", self._round + 1)
-            self._save_and_exit()
+            self._end_in_round()
+
+    def _come_back(self, lost: MembershipLost) -> None:
+        if isinstance(lost, TimeIsOver):  # At one of this party's peers, and all of them know.
+            self._end_in_round()
+        super()._come_back(lost)
+
+    def _end_in_round(self) -> NoReturn:
+        log.warning("SIGTERM: the time is over, and round %d is not", self._round + 1)
+        self._group.end()
+        self._save_and_exit()
 
     def _round_ended(self) -> None:
         if self._saver is not None and self._round % self._saver.every == 0:

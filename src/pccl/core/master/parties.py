@@ -47,8 +47,7 @@ class Parties(Part):
 
     def waits(self) -> list[Wait]:
         """The candidates whose party is not complete. No peer waits for them."""
-        roster, parties = self._roster, dict[Party, list[Member]]()
-        whole = roster.ready()
+        roster, whole, parties = self._roster, self._roster.ready(), dict[Party, list[Member]]()
         for each in roster.candidates.values():
             if each.peer not in whole:
                 parties.setdefault(each.party, []).append(each)

@@ -4,22 +4,26 @@
 Owns the folders. A folder has its name only when all of it is written. Must not know what is in it.
 """
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load as load_together
 from torch.distributed.checkpoint.state_dict_saver import save as save_together
 
-from pccl.training.checkpoint import Saver, load, log, settle, write
+from pccl.training.checkpoint import Saver, forget_left, load, log, settle, write
 from pccl.training.fsdp.node import Node
 
 NAME = "round-{:09d}"
 PATTERN = "round-" + "[0-9]" * 9
+BESIDE = PATTERN + ".*"
+"""What is being written."""
 
 TENSORS = "tensors"
 """Of a state: those that all ranks write together."""
@@ -62,6 +66,7 @@ class ShardedSaver(Saver):
                 _put(beside, final)
                 for old in found(self._folder)[self._keep :]:
                     shutil.rmtree(old, ignore_errors=True)  # Another node of this machine removes it, too.
+                forget_left(self._folder, BESIDE)
         except (OSError, CheckpointException, RuntimeError) as error:
             log.error("the checkpoint of round %d could not be written to %s: %s", round, self._folder, error)
             self._failed = error if isinstance(error, OSError) else OSError(str(error))
@@ -70,22 +75,42 @@ class ShardedSaver(Saver):
                 shutil.rmtree(beside, ignore_errors=True)
 
     def _write_all(self, beside: Path, state: dict[str, Any]) -> None:
+        error: OSError | None = None
+        try:
+            self._write_own(beside, state)
+        except OSError as cause:
+            error = cause
+        # Torch's own part tells all ranks of errors; these it does not know, and the others would wait in it.
+        failed = torch.tensor([int(error is not None)])
+        dist.all_reduce(failed, group=self._group)
+        if failed:
+            raise error or OSError("another rank of this node could not write its part, and has logged why")
+        save_together(state[TENSORS], checkpoint_id=beside, process_group=self._group)
+        dist.barrier(group=self._group)
+
+    def _write_own(self, beside: Path, state: dict[str, Any]) -> None:
         place, size = self._node.place, self._node.size
         beside.mkdir(parents=True, exist_ok=True)
         write(beside / f"rank-{place}-of-{size}.pt", {OWN: state[OWN]})
         if place == 0:
             write(beside / "run.pt", {key: value for key, value in state.items() if key not in (OWN, TENSORS)})
-        save_together(state[TENSORS], checkpoint_id=beside, process_group=self._group)
-        dist.barrier(group=self._group)
 
 
 def _put(beside: Path, final: Path) -> None:
-    """Give a folder its name, unless another node of this machine was earlier."""
+    """Give a folder its name, unless another node of this machine was earlier. One of that name which is older than
+    this was there before the run, and perhaps it cannot be read: it makes way."""
+    before = beside.with_name(f"{beside.name}.before")
+    begun = (beside / "run.pt").stat().st_mtime
     try:
         beside.rename(final)
     except OSError:
         if not final.exists():
             raise
+        if final.stat().st_mtime < begun:
+            with contextlib.suppress(OSError):  # Another node of this machine does the same.
+                final.rename(before)
+                beside.rename(final)
+            shutil.rmtree(before, ignore_errors=True)
     settle(final.parent)
 
 

@@ -17,7 +17,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from pccl import Communicator, ErrorFeedback, UsageError
 from pccl.training.checkpoint import export
-from pccl.training.contents import Contents, Named, split
+from pccl.training.contents import Contents, Named, is_sharded, split
 from pccl.training.fsdp.checkpoint import TENSORS, ShardedSaver, newest
 from pccl.training.fsdp.group import NodeGroup
 from pccl.training.fsdp.node import node_of
@@ -111,10 +111,15 @@ class ShardedContents(Contents):
         return DTensor.from_local(here.cpu(), mesh, like.placements, shape=like.shape, stride=like.stride())
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy: tensors of which each rank has its part, by names that do not depend on how many there are."""
+        """A copy on the host: tensors of which each rank has its part, by names that do not depend on how many there
+        are. A device that a model just fits on has no room for another one of it."""
         groups = [[_plain(group) for group in each.param_groups] for each in self._optimizers]
-        tensors = {name: each.detach().clone() for name, each in self._saved()}
+        tensors = {name: self._copied(each) for name, each in self._saved()}
         return {TENSORS: tensors, "groups": groups, "ranks": self.node.shape}
+
+    def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
+        here = local(tensor).detach().to("cpu", copy=True)
+        return self._on_host(here, tensor) if is_sharded(tensor) else here
 
     def _saved(self) -> Iterator[tuple[str, torch.Tensor]]:
         """All that is saved, where it lies."""

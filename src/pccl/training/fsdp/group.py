@@ -34,7 +34,7 @@ from pccl import (
     UsageError,
 )
 from pccl.training.fsdp.node import Node
-from pccl.training.group import POLL_S, Flight, Group, Landed
+from pccl.training.group import POLL_S, Flight, Group, Landed, TimeIsOver
 from pccl.training.rows import Row, Table, halves
 
 log = logging.getLogger("pccl.training")
@@ -42,6 +42,7 @@ log = logging.getLogger("pccl.training")
 Answer = TypeVar("Answer")
 
 KINDS: tuple[type[PCCLError], ...] = (
+    TimeIsOver,
     Refused,
     Kicked,
     MasterLost,
@@ -122,6 +123,13 @@ class NodeGroup(Group):
         self.node = node
         self._in_step = False
         """This node holds what all have agreed on."""
+        self._me = PeerId("")
+        self._given_up = False
+
+    @property
+    def me(self) -> PeerId:
+        """This peer's id; also when its time was over in the middle of a call."""
+        return self._me
 
     # ── agreement ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -137,8 +145,12 @@ class NodeGroup(Group):
         try:
             return call(), Told()
         except KINDS as error:
-            kind = next(number for number, each in enumerate(KINDS) if isinstance(error, each))
-            return None, Told(kind, str(error))
+            told = self._as_it_is(error)
+            return None, Told(next(number for number, each in enumerate(KINDS) if isinstance(told, each)), str(told))
+
+    def _as_it_is(self, error: PCCLError) -> PCCLError:
+        """Calls end with other errors where the time was over in the middle of them."""
+        return TimeIsOver("SIGTERM: the time is over") if self._given_up else error
 
     def _all(self, call: Callable[[], Answer]) -> Answer:
         """A call that each rank makes: its answer, if all have one."""
@@ -214,8 +226,19 @@ class NodeGroup(Group):
         self.node.begin()
         self._in_step = False
         super().join(state)
+        self._me = self.communicator.peer_id
         self.node.watch(self._is_out)
         self._all(lambda: True)
+
+    def give_up(self) -> None:
+        """All ranks of this node learn of it at their next exchange."""
+        self._given_up = True
+        super().give_up()
+
+    def end(self) -> None:
+        """What the ranks of this node still do together, such as an export, may take its time."""
+        super().end()
+        self.node.watch(lambda: False)
 
     def _is_out(self) -> bool:
         return self._communicator is None or self._communicator.is_out
@@ -270,7 +293,10 @@ class NodeGroup(Group):
         """Begin to reduce this."""
         try:
             return super().launch(fragment, part, packed)
-        except MembershipLost as lost:
+        except (MembershipLost, UsageError) as error:
+            lost = self._as_it_is(error)
+            if not isinstance(lost, MembershipLost):
+                raise
             return LostFlight(fragment, part, packed, lost)
 
     def take_back(self, fragment: int) -> None:

@@ -31,6 +31,10 @@ TIMEOUT_S = 1800.0
 """Of an exchange: torch's own for collectives over gloo. One rank may wait for a long reduction over the internet while
 another has finished; a rank that died is noticed at once, by its connections."""
 
+HOST_MAX = 31
+"""Characters of the machine's name in that of its party, which has room for 48 and ends with a number of 62 bits: pods
+and machines of clouds have longer ones."""
+
 GRACE_S = 10.0
 """For ranks whose peer was put out of the run: so much later than the first of them each has learned of it."""
 
@@ -112,7 +116,7 @@ class Node:
     @property
     def party(self) -> str:
         """The node's name in the run."""
-        return f"{socket.gethostname()}-{self.number:x}"
+        return f"{socket.gethostname()[:HOST_MAX]}-{self.number:x}"
 
     def begin(self) -> None:
         """Draw a number for another time in the run."""

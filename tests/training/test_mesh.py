@@ -1,0 +1,66 @@
+"""`ElasticDeviceMesh`: what all ranks of a node are told alike, whenever each of them looks."""
+
+import threading
+
+import pytest
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+
+from pccl import UsageError
+from pccl.training import DiLoCo
+from pccl.training.mesh import ElasticDeviceMesh
+from tests.patience import HANG_S
+from tests.training import oracle
+
+EVERY = 3
+
+
+@pytest.fixture
+def mesh():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield ElasticDeviceMesh("gloo")
+    dist.destroy_process_group()
+
+
+def test_nodes_are_those_of_the_last_round_and_not_of_this_moment(crew, mesh):
+    """Two nodes of a rank each. One goes in the middle of a round: ranks that look before that and after it would be
+    told another thing each, until a round without it is over."""
+    models = [fully_shard(oracle.make_model(), mesh=mesh.mesh) for _ in range(2)]
+    optimizers = [oracle.make_optimizer(model) for model in models]
+    runs = [DiLoCo(crew.address, *each, sync_every=EVERY) for each in zip(models, optimizers, strict=True)]
+    here, joined, goes = threading.Event(), threading.Event(), threading.Event()
+
+    def step(number):
+        oracle.inner_step(models[number], optimizers[number], number, runs[number].step)
+
+    def stay():
+        with pytest.raises(UsageError, match="follow"):
+            mesh.maybe_reinit_global_pg()
+        with runs[0] as run:
+            mesh.follow(run)
+            here.set()
+            while not joined.is_set():
+                step(0)
+            assert mesh.maybe_reinit_global_pg()
+            (newcomer,) = mesh.joined
+            assert (mesh.left, mesh.global_pg.size()) == ((), 2)
+            assert not mesh.maybe_reinit_global_pg()
+            goes.set()
+            while run.communicator.world_size > 1:
+                threading.Event().wait(0.01)
+            assert not mesh.maybe_reinit_global_pg()
+            assert (mesh.global_pg.size(), mesh.world_info.global_rank) == (2, mesh.global_pg.rank())
+            round = run.round
+            while run.round == round:
+                step(0)
+            assert mesh.maybe_reinit_global_pg()
+            assert (mesh.joined, mesh.left, mesh.global_pg.size()) == ((), (newcomer,), 1)
+            assert mesh.world_info.global_unique_id == run.communicator.party
+
+    def go():
+        assert here.wait(HANG_S)
+        with runs[1]:
+            joined.set()
+            assert goes.wait(HANG_S)
+
+    crew.together(2, lambda number: (go if number else stay)())
