@@ -145,6 +145,7 @@ class Run(Rounds):
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Self:
+        self._meter.begin()
         self._state = self._contents.shared_state(self._round, self.data.words)
         self._bring()
         with self._naming_settings():
@@ -167,6 +168,7 @@ class Run(Rounds):
     ) -> None:
         try:
             if kind is None and self._state is not None:
+                self._meter.stop()
                 self._guarded(self._land_all)
         finally:
             self.leave()
@@ -177,6 +179,7 @@ class Run(Rounds):
         self._notice.unwatch()
         self._group.leave()  # First: what is under way would last until the slowest peer has come to it.
         self._drop_flights()
+        self._meter.end()
         self._state = None
         if self._saver is not None:
             self._saver.finish()
