@@ -77,6 +77,24 @@ def test_when_none_is_finite_nothing_moves_and_the_third_time_is_an_error(crew):
         assert len(digests) == 1
 
 
+def test_the_third_time_is_an_error_whichever_fragment_is_not_finite(crew):
+    """What is reset after it is finite when the other fragments are launched."""
+    run, model, optimizer = make(crew, 0, fragments=3)
+    rows = []
+
+    def spoiled():
+        with run:
+            for step in range(5 * EVERY):
+                if step % EVERY == 1:
+                    spoil(model)
+                oracle.inner_step(model, optimizer, 0, step)
+                rows.append(bool(torch.isfinite(next(model.parameters())).all()))
+
+    with pytest.raises(FloatingPointError, match="3 rounds in a row"):
+        spoiled()
+    assert (run.round, rows) == (2, [True] * 7)
+
+
 def test_settings_that_differ_are_refused_with_both_values(crew):
     made = [make(crew, 0), make(crew, 1, outer_lr=0.5)]
     joined, done = threading.Event(), threading.Event()
