@@ -1,10 +1,12 @@
 """What a peer contributes, and what that counts: weights, steps by speed, and where patience ends."""
 
 import pytest
+import torch
 
 from pccl.training import DiLoCo
 from tests.training import oracle
 from tests.training.test_oracle import EVERY, ROUNDS, close, outer_of
+from tests.training.test_rounds import EVERY as SHORT
 from tests.training.test_rounds import make
 
 STEPS = [4, 2, 3]
@@ -30,6 +32,31 @@ def test_contributions_count_as_the_setting_says_whatever_else_is_known(crew, we
     for found, rounds in crew.together(3, act):
         assert rounds == ROUNDS
         close(found, outer.theta)
+
+
+def test_the_learning_rate_follows_the_step_of_the_run_however_few_are_made_here(crew, caplog):
+    """As that of a newcomer does; and peers that are at different steps of a round are not told to differ."""
+    made = [make(crew, number, min_peers=2) for number in range(2)]
+
+    def act(number):
+        run, model, optimizer = made[number]
+        scheduler = run._scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        steps = []
+        with run:
+            for place in range(4):
+                while run.round == place:
+                    steps.append((run.step, scheduler.last_epoch))
+                    oracle.inner_step(model, optimizer, number, run.step)
+                    scheduler.step()
+                    if number and run.round == place:
+                        run.finish_round()
+            steps.append((run.step, scheduler.last_epoch))
+        return steps
+
+    whole, short = crew.together(2, act)
+    assert [len(whole), len(short)] == [4 * SHORT + 1, 5]
+    assert all(step == at for step, at in (*whole, *short))
+    assert "inner learning rates differ" not in caplog.text
 
 
 class Paced(DiLoCo):

@@ -75,6 +75,8 @@ class Meetings(ABC):
         self._round = self._inner = self._clock = 0
         """Rounds of the run; steps since the last one ended; steps made here."""
         self._quota = settings.sync_every
+        self._rate = 0.0
+        """The inner learning rate of the round's first step: later in it peers may be at different steps."""
         self._in_step = False
         """Called by the hook of a step, after which the loop still steps its scheduler."""
         self._tokens: int | None = None
@@ -112,6 +114,16 @@ class Meetings(ABC):
     def _made(self) -> int:
         """Steps made here, without those that a GradScaler has left out."""
         return self._clock - self._contents.left_out
+
+    def _count_step(self) -> None:
+        """Another one is made here."""
+        self._rate = self._rate if self._inner else self._rate_now
+        self._inner += 1
+        self._clock += 1
+
+    @property
+    def _rate_now(self) -> float:
+        return float(self._optimizers[0].param_groups[0]["lr"])
 
     @property
     def _so_far(self) -> Since:
@@ -241,8 +253,14 @@ class Meetings(ABC):
     def _catch_up(self) -> None:
         """Bring the scheduler to the step of the run."""
         self._guards.warm_up()
+        step = self._round * self.settings.sync_every - int(self._in_step)
+        self._step_scheduler(step - getattr(self._scheduler, "last_epoch", step))
+
+    def _step_scheduler(self, steps: int) -> None:
+        """For steps of the run that are not made here."""
+        if self._scheduler is None:
+            return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Torch has not seen the steps that others made.
-            step = self._round * self.settings.sync_every - int(self._in_step)
-            for _ in range(step - getattr(self._scheduler, "last_epoch", step)):
+            warnings.simplefilter("ignore")  # Torch has not seen them.
+            for _ in range(steps):
                 self._scheduler.step()

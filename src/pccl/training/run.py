@@ -190,8 +190,7 @@ class Run(Rounds):
         """The optimizer has made a step. Called by its hook; call it yourself where hooks do not fire."""
         if self._state is None:
             raise UsageError("step_done: this run is not joined; enter it with `with`")
-        self._inner += 1
-        self._clock += 1
+        self._count_step()
         due = any(flight.due <= self._clock for flight in self._flights)
         if due or self._inner >= self._offset(self._next) or self._hurried():
             self._meter.stop()
