@@ -145,6 +145,39 @@ def test_a_peer_that_counts_no_tokens_is_refused_and_the_others_make_the_round(c
         close(found, outer.theta)
 
 
+def test_a_round_that_is_made_again_carries_what_the_first_one_would_have(crew):
+    """It was committed among too few: what coding has lost then is in no outer step."""
+    made = [make(crew, min(number, 2), min_peers=3, quantize="int4") for number in range(4)]
+    lacking, kept = threading.Event(), [{}, {}]
+
+    def residuals(run):
+        return {tag: each.tolist() for tag, each in run._feedback.state_dict()["residuals"].items()}
+
+    def act(number):
+        run, model, optimizer = made[number]
+        if number == 3:
+            assert lacking.wait(HANG_S)
+        with run:
+            while run.round < (1 if number == 2 else 3):
+                oracle.inner_step(model, optimizer, number, run.step)
+                if number < 2 and run.step == EVERY:
+                    kept[number]["before"] = residuals(run)
+                    wait = run._group.await_candidates
+
+                    def note(here, wanted, run=run, wait=wait):
+                        if here == 2:
+                            kept[number].setdefault("again", residuals(run))
+                            lacking.set()
+                        wait(here, wanted)
+
+                    run._group.await_candidates = note
+        return run.outer_digest()
+
+    first, second, _, last = crew.together(4, act)
+    assert first == second == last
+    assert all(each["before"] and each["again"] == each["before"] for each in kept)
+
+
 def test_an_outer_state_that_drifted_is_replaced_by_that_of_the_others(crew, caplog):
     made = [make(crew, number, min_peers=3) for number in range(3)]
 

@@ -118,7 +118,8 @@ class Run(Rounds):
         self.data.unpack()
         if self._scheduler is not None and state["scheduler"] is not None:
             self._scheduler.load_state_dict(state["scheduler"])
-        if self._feedback is not None and state["feedback"] is not None:
+        alike = all(state["settings"].get(name) == self.settings.shared[name] for name in _DIVIDING)
+        if self._feedback is not None and state["feedback"] is not None and alike:
             residuals = {tag: each.numpy() for tag, each in state["feedback"].items()}
             self._feedback.load_state_dict({"codec": str(self._feedback.codec), "residuals": residuals})
 
@@ -254,5 +255,8 @@ def tensors_of(residuals: dict[int, Any]) -> dict[int, torch.Tensor]:
     """Residuals of error feedback as tensors, which a checkpoint may hold."""
     return {tag: torch.frombuffer(bytearray(each), dtype=_KINDS[each.typecode]) for tag, each in residuals.items()}
 
+
+_DIVIDING = ("fragments", "bucket_bytes")
+"""Settings that say which parameters are reduced together: what coding has lost of others is of no use."""
 
 _KINDS = {"f": torch.float32, "d": torch.float64}
