@@ -1,9 +1,12 @@
 """What a peer contributes, and what that counts: weights, steps by speed, and where patience ends."""
 
+import threading
+
 import pytest
 import torch
 
 from pccl.training import DiLoCo
+from tests.patience import HANG_S
 from tests.training import oracle
 from tests.training.test_oracle import EVERY, ROUNDS, close, outer_of
 from tests.training.test_rounds import EVERY as SHORT
@@ -99,3 +102,36 @@ def test_a_round_ends_early_when_others_have_waited_longer_than_patience_lasts_a
             run._group.awaited_s = lambda waited_s=waited_s: waited_s
             oracle.inner_step(model, optimizer, 0, run.step)
             assert run.round == rounds
+
+
+def test_a_round_that_is_made_again_carries_what_the_first_one_would_have(crew):
+    """It was committed among too few: what coding has lost then is in no outer step."""
+    made = [make(crew, min(number, 2), min_peers=3, quantize="int4") for number in range(4)]
+    lacking, kept = threading.Event(), [{}, {}]
+
+    def residuals(run):
+        return {tag: each.tolist() for tag, each in run._feedback.state_dict()["residuals"].items()}
+
+    def act(number):
+        run, model, optimizer = made[number]
+        if number == 3:
+            assert lacking.wait(HANG_S)
+        with run:
+            while run.round < (1 if number == 2 else 3):
+                oracle.inner_step(model, optimizer, number, run.step)
+                if number < 2 and run.step == SHORT:
+                    kept[number]["before"] = residuals(run)
+                    wait = run._group.await_candidates
+
+                    def note(here, wanted, run=run, wait=wait):
+                        if here == 2:
+                            kept[number].setdefault("again", residuals(run))
+                            lacking.set()
+                        wait(here, wanted)
+
+                    run._group.await_candidates = note
+        return run.outer_digest()
+
+    first, second, _, last = crew.together(4, act)
+    assert first == second == last
+    assert all(each["before"] and each["again"] == each["before"] for each in kept)

@@ -77,24 +77,6 @@ def test_when_none_is_finite_nothing_moves_and_the_third_time_is_an_error(crew):
         assert len(digests) == 1
 
 
-def test_the_third_time_is_an_error_whichever_fragment_is_not_finite(crew):
-    """What is reset after it is finite when the other fragments are launched."""
-    run, model, optimizer = make(crew, 0, fragments=3)
-    rows = []
-
-    def spoiled():
-        with run:
-            for step in range(5 * EVERY):
-                if step % EVERY == 1:
-                    spoil(model)
-                oracle.inner_step(model, optimizer, 0, step)
-                rows.append(bool(torch.isfinite(next(model.parameters())).all()))
-
-    with pytest.raises(FloatingPointError, match="3 rounds in a row"):
-        spoiled()
-    assert (run.round, rows) == (2, [True] * 7)
-
-
 def test_settings_that_differ_are_refused_with_both_values(crew):
     made = [make(crew, 0), make(crew, 1, outer_lr=0.5)]
     joined, done = threading.Event(), threading.Event()
@@ -143,39 +125,6 @@ def test_a_peer_that_counts_no_tokens_is_refused_and_the_others_make_the_round(c
 
     for found in crew.together(3, act)[:2]:
         close(found, outer.theta)
-
-
-def test_a_round_that_is_made_again_carries_what_the_first_one_would_have(crew):
-    """It was committed among too few: what coding has lost then is in no outer step."""
-    made = [make(crew, min(number, 2), min_peers=3, quantize="int4") for number in range(4)]
-    lacking, kept = threading.Event(), [{}, {}]
-
-    def residuals(run):
-        return {tag: each.tolist() for tag, each in run._feedback.state_dict()["residuals"].items()}
-
-    def act(number):
-        run, model, optimizer = made[number]
-        if number == 3:
-            assert lacking.wait(HANG_S)
-        with run:
-            while run.round < (1 if number == 2 else 3):
-                oracle.inner_step(model, optimizer, number, run.step)
-                if number < 2 and run.step == EVERY:
-                    kept[number]["before"] = residuals(run)
-                    wait = run._group.await_candidates
-
-                    def note(here, wanted, run=run, wait=wait):
-                        if here == 2:
-                            kept[number].setdefault("again", residuals(run))
-                            lacking.set()
-                        wait(here, wanted)
-
-                    run._group.await_candidates = note
-        return run.outer_digest()
-
-    first, second, _, last = crew.together(4, act)
-    assert first == second == last
-    assert all(each["before"] and each["again"] == each["before"] for each in kept)
 
 
 def test_an_outer_state_that_drifted_is_replaced_by_that_of_the_others(crew, caplog):
