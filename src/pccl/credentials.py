@@ -75,8 +75,15 @@ def find_token(address: str | None, token: str | None) -> str:
     """What admits: what was passed, in the address or beside it, else the environment's. Empty: none was given."""
     if token is not None and not isinstance(token, str):
         raise UsageError(f"token (PCCL_TOKEN) must be a text, got {type(token).__name__}")
-    given = token or (address or "").partition("#")[2] or look_up("PCCL_TOKEN") or _token_in_file()
+    given = _behind(token or "") or (address or "").partition("#")[2]
+    given = given or _behind(look_up("PCCL_TOKEN")) or _behind(_token_in_file())
     return given or ("" if address else look_up("PCCL_MASTER").partition("#")[2])
+
+
+def _behind(text: str) -> str:
+    """Of the whole address that `pccl master` prints what follows the #; anything else as it is."""
+    _, mark, token = text.partition("#")
+    return token if mark else text
 
 
 def _token_in_file() -> str:

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from pccl import MasterNode
+from tests.patience import HANG_S
 from tests.security.attacker import Run
 from tests.security.own_ca import OwnCA
 
@@ -75,6 +76,7 @@ class Tap:
         self._passes = threading.Event()
         self._passes.set()
         self._pairs = []
+        self._pumps = []
         threading.Thread(target=self._serve, daemon=True).start()
 
     def _serve(self):
@@ -93,7 +95,8 @@ class Tap:
                 continue
             self._pairs.append((near, far))
             for source, sink, kept in ((near, far, self.up), (far, near, self.down)):
-                threading.Thread(target=self._pump, args=(source, sink, kept), daemon=True).start()
+                self._pumps.append(threading.Thread(target=self._pump, args=(source, sink, kept), daemon=True))
+                self._pumps[-1].start()
 
     def _pump(self, source, sink, kept):
         stream = bytearray()
@@ -119,7 +122,14 @@ class Tap:
         self._passes.set()
 
     def close(self):
+        self.shut()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # Else its thread would wait on for another one.
         self._listener.close()
+        for pump in list(self._pumps):
+            pump.join(HANG_S)
+        for sock in (each for pair in list(self._pairs) for each in pair):
+            sock.close()
 
 
 @pytest.fixture

@@ -371,3 +371,17 @@ def test_the_audit_log_says_who_came_with_which_token(secured, secret):
     assert [each["host"] for each in lines if each["event"] == "refused"] == ["127.0.0.1"]
     for hidden in (secured.token, tokens.parse(secured.token).key.hex()):
         assert hidden not in path.read_text()
+
+
+def test_the_audit_log_says_who_was_let_in_and_who_was_not_though_its_token_was_good(secured, secret):
+    observer = token_of(secret, Claim(Role.OBSERVER, b"abcdef"), secured)
+    with Communicator(f"pccl://{place(secured)}#{secured.token}", name="ada", listen="127.0.0.1"):
+        with pytest.raises(Refused):
+            Communicator(place(secured), token=observer, name="eve").connect(n_attempts=1)
+        path = secret.with_suffix(".audit")
+        wait_until(lambda: "refused" in path.read_text())
+    told = [(each["event"], each.get("words", "")) for each in map(json.loads, path.read_text().splitlines())]
+    assert [event for event, _ in told[:4]] == ["Join", "joined", "Join", "refused"]
+    assert "ada" in told[1][1]
+    assert "eve" in told[3][1]
+    assert "join with the role peer" in told[3][1]

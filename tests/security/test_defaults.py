@@ -144,3 +144,17 @@ def test_a_token_that_is_left_for_others_is_not_in_their_environment(monkeypatch
     assert "'PCCL_MASTER': 'pccl://10.0.0.5:48148'" in child.stdout
     assert find_token(os.environ["PCCL_MASTER"], None) == token
     assert [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()] == [0o600]
+
+
+@pytest.mark.parametrize("where", ["token", "PCCL_TOKEN", "PCCL_TOKEN_FILE"])
+def test_the_whole_printed_address_is_as_good_as_the_token_in_it(monkeypatch, tmp_path, where):
+    """It is the one string that is printed, and an error about a token says to copy all of it."""
+    token = "AYF-pFtBe6kAAAAAKpEEfW3_CierMzpPHJLT1ILSUu8GOvUR78aK7c0xd1ocWaDfhIqLk-RcqZq1JTnM"
+    printed = f"pccl://10.0.0.5:48148#{token}"
+    file = tmp_path / "token"
+    file.write_text(f"{printed}\n")
+    for name in ("PCCL_TOKEN", "PCCL_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    if where != "token":
+        monkeypatch.setenv(where, str(file) if where == "PCCL_TOKEN_FILE" else printed)
+    assert find_token("10.0.0.5:48148", printed if where == "token" else None) == token

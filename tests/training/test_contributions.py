@@ -1,10 +1,15 @@
 """What a peer contributes, and what that counts: weights, steps by speed, and where patience ends."""
 
+import threading
+
 import pytest
+import torch
 
 from pccl.training import DiLoCo
+from tests.patience import HANG_S
 from tests.training import oracle
 from tests.training.test_oracle import EVERY, ROUNDS, close, outer_of
+from tests.training.test_rounds import EVERY as SHORT
 from tests.training.test_rounds import make
 
 STEPS = [4, 2, 3]
@@ -30,6 +35,31 @@ def test_contributions_count_as_the_setting_says_whatever_else_is_known(crew, we
     for found, rounds in crew.together(3, act):
         assert rounds == ROUNDS
         close(found, outer.theta)
+
+
+def test_the_learning_rate_follows_the_step_of_the_run_however_few_are_made_here(crew, caplog):
+    """As that of a newcomer does; and peers that are at different steps of a round are not told to differ."""
+    made = [make(crew, number, min_peers=2) for number in range(2)]
+
+    def act(number):
+        run, model, optimizer = made[number]
+        scheduler = run._scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        steps = []
+        with run:
+            for place in range(4):
+                while run.round == place:
+                    steps.append((run.step, scheduler.last_epoch))
+                    oracle.inner_step(model, optimizer, number, run.step)
+                    scheduler.step()
+                    if number and run.round == place:
+                        run.finish_round()
+            steps.append((run.step, scheduler.last_epoch))
+        return steps
+
+    whole, short = crew.together(2, act)
+    assert [len(whole), len(short)] == [4 * SHORT + 1, 5]
+    assert all(step == at for step, at in (*whole, *short))
+    assert "inner learning rates differ" not in caplog.text
 
 
 class Paced(DiLoCo):
@@ -72,3 +102,36 @@ def test_a_round_ends_early_when_others_have_waited_longer_than_patience_lasts_a
             run._group.awaited_s = lambda waited_s=waited_s: waited_s
             oracle.inner_step(model, optimizer, 0, run.step)
             assert run.round == rounds
+
+
+def test_a_round_that_is_made_again_carries_what_the_first_one_would_have(crew):
+    """It was committed among too few: what coding has lost then is in no outer step."""
+    made = [make(crew, min(number, 2), min_peers=3, quantize="int4") for number in range(4)]
+    lacking, kept = threading.Event(), [{}, {}]
+
+    def residuals(run):
+        return {tag: each.tolist() for tag, each in run._feedback.state_dict()["residuals"].items()}
+
+    def act(number):
+        run, model, optimizer = made[number]
+        if number == 3:
+            assert lacking.wait(HANG_S)
+        with run:
+            while run.round < (1 if number == 2 else 3):
+                oracle.inner_step(model, optimizer, number, run.step)
+                if number < 2 and run.step == SHORT:
+                    kept[number]["before"] = residuals(run)
+                    wait = run._group.await_candidates
+
+                    def note(here, wanted, run=run, wait=wait):
+                        if here == 2:
+                            kept[number].setdefault("again", residuals(run))
+                            lacking.set()
+                        wait(here, wanted)
+
+                    run._group.await_candidates = note
+        return run.outer_digest()
+
+    first, second, _, last = crew.together(4, act)
+    assert first == second == last
+    assert all(each["before"] and each["again"] == each["before"] for each in kept)

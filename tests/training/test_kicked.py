@@ -9,7 +9,7 @@ import torch
 from pccl.cli.kick import kick
 from pccl.training import DiLoCo
 from tests.training import oracle
-from tests.training.test_leases import Counted, learn, trainer
+from tests.training.test_leases import Book, Counted, learn, trainer
 
 MODES = {
     "plain": {},
@@ -67,36 +67,24 @@ def test_a_kicked_peer_joins_again_and_all_hold_equal_bits(crew, mode, caplog):
     assert "it is wanted elsewhere. Joining again (1 of 3)" in caplog.text
 
 
-@pytest.mark.parametrize("options", [{}, {"fragments": 2, "overlap": 1}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"overlap": 2}, {"fragments": 2, "overlap": 1}], ids=str)
 @pytest.mark.parametrize("peers", [1, 2])
 def test_samples_that_were_leased_to_a_kicked_peer_count_once(crew, peers, options):
     """Alone it leases for the same round once more, and the batches that it was about to give are of another lease."""
-    dataset, took, taken = Counted(300), {}, {}
+    dataset, book = Counted(300), Book()
     made = [trainer(crew, dataset, min_peers=peers, **options) for _ in range(peers)]
 
     def act(number):
         run, model, optimizer = made[number]
-        batches, landed = run.batches(dataset, 5, epochs=1), run.data.landed
-
-        def count(round, table):
-            rows = dict(zip(table.peers, table.rows, strict=True))
-            taken.setdefault(round, {peer: row.taken for peer, row in rows.items()})
-            landed(round, table)
-
-        run.data.landed = count
+        batches = run.batches(dataset, 5, epochs=1)
+        book.follow(run)
         with run:
             for place, (numbers,) in enumerate(batches):
-                took.setdefault((run.round + 1, run.communicator.peer_id), []).extend(numbers.tolist())
+                book.note(run, numbers)
                 if number == 0 and place == 10:
                     put_out(crew, run)
                 learn(model, optimizer, numbers)
 
     crew.together(peers, act)
-    used = [
-        each
-        for round, counts in taken.items()
-        for peer, count in counts.items()
-        for each in took.get((round, peer), [])[:count]
-    ]
-    assert sorted(used) == list(range(300))
+    assert sorted(book.used()) == list(range(300))
     assert torch.isfinite(next(made[0][1].parameters())).all()

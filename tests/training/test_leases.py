@@ -178,6 +178,63 @@ def test_a_peer_that_leaves_in_a_round_gives_its_lease_back_and_a_newcomer_gets_
     assert told[3]
 
 
+class Book:
+    """What peers took of their leases, and what of it was committed."""
+
+    def __init__(self):
+        self._took, self._taken = {}, {}
+
+    def follow(self, run):
+        landed = run.data.landed
+
+        def count(round, table):
+            rows = zip(table.peers, table.rows, strict=True)
+            self._taken.setdefault(round, {peer: row.taken for peer, row in rows})
+            landed(round, table)
+
+        run.data.landed = count
+
+    def note(self, run, numbers):
+        leases = self._took.setdefault((run.round + 1, run.communicator.peer_id), {})
+        leases.setdefault(run.data.dealt, []).extend(numbers.tolist())
+
+    def used(self):
+        """Of the lease that a peer was dealt last for a round."""
+        return [
+            number
+            for round, counts in self._taken.items()
+            for peer, count in counts.items()
+            for number in [*self._took.get((round, peer), {0: []}).values()][-1][:count]
+        ]
+
+
+@pytest.mark.parametrize("options", [{}, {"overlap": 2}, {"fragments": 2}, {"fragments": 2, "overlap": 1}], ids=str)
+def test_a_round_that_is_made_again_among_enough_peers_counts_each_sample_once(crew, options):
+    """With overlap its result comes when samples of the next round are in use already."""
+    dataset, book = Counted(300), Book()
+    made = [trainer(crew, dataset, min_peers=3, **options) for _ in range(4)]
+    left = threading.Event()
+
+    def act(number):
+        run, model, optimizer = made[number]
+        batches = run.batches(dataset, 5, epochs=1)
+        book.follow(run)
+        if number == 3:
+            left.wait(HANG_S)
+        with run:
+            for place, (numbers,) in enumerate(batches):
+                book.note(run, numbers)
+                if number == 2 and place == 8:  # After two rounds.
+                    run.leave()
+                    return left.set()
+                learn(model, optimizer, numbers)
+                assert run.round < 40, "what has come to its end goes on"
+        return None
+
+    crew.together(4, act)
+    assert sorted(book.used()) == list(range(300))
+
+
 @pytest.mark.parametrize("overlap", [None, 1])
 def test_in_streaming_a_lease_counts_with_the_last_fragment_that_covers_it(crew, overlap):
     """That is the last but one of the next round: it carries the steps that were made after its launch in this one."""

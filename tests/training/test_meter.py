@@ -136,3 +136,40 @@ def test_the_line_of_a_round_and_its_figures(monkeypatch, caplog):
     }
     assert told.metrics() == expected
     assert caplog.messages == ["round 7: 3 peers, 4.0 s, waited 1.0 s for tokyo (b), 0.016 Mbit/s, loss 1.5"]
+
+
+def test_a_run_has_the_time_between_its_beginning_and_its_end(crew, monkeypatch):
+    """What comes before it is entered, the wait for its last result, and what comes after are no steps."""
+    at, land = [0.0], Flight.land
+    monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: at[0]))
+
+    def wait(flight, me):
+        at[0] += 6.0
+        return land(flight, me)
+
+    model = oracle.make_model()
+    run = DiLoCo(crew.address, model, oracle.make_optimizer(model), sync_every=EVERY, overlap=2)
+    at[0] += 100.0  # Data are loaded.
+    with run:
+        monkeypatch.setattr(Flight, "land", wait)
+        for step in range(EVERY):
+            at[0] += 1.0
+            oracle.inner_step(model, run._optimizers[0], 0, step)
+        assert run.metrics()["utilisation"] == 1.0
+    at[0] += 100.0  # It is evaluated.
+    assert run.metrics()["utilisation"] == 0.5
+    assert run.metrics()["waited_s"] == 6.0
+
+
+def test_a_line_has_the_rate_of_a_reduction_where_a_round_has_several_and_the_loss_of_those_that_tell_one(
+    monkeypatch, caplog
+):
+    caplog.set_level(logging.INFO, "pccl.training")
+    monkeypatch.setattr(meter, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    told, rows = Meter(str), (Row(steps=6, loss=1.5), Row(steps=6))
+    landed = Landed(Table(("a", "b"), rows), False, False, ReduceInfo(2, 10**6, 0, ("a", "b"), seconds=2.0))
+    for _ in range(3):
+        told.moved(landed)
+    told.landed(7, landed, "a")
+    assert told.metrics()["bytes"] == 3 * 10**6
+    assert caplog.messages == ["round 7: 2 peers, 0.0 s, waited 0.0 s, 4 Mbit/s, loss 1.5"]

@@ -189,6 +189,28 @@ def test_parameters_that_drifted_are_replaced(crew, monkeypatch, caplog):
     assert "is not that of the others" in caplog.text
 
 
+def test_a_scheduler_of_one_that_drifted_stays_at_the_step(crew, monkeypatch):
+    """It is brought there within a step, after which the loop still steps it."""
+    monkeypatch.setattr(parallel, "CHECK_EVERY", 3)
+    made = [make(crew, min_peers=3) for _ in range(3)]
+    schedulers = [torch.optim.lr_scheduler.ExponentialLR(each[2], 0.99) for each in made]
+
+    def act(number):
+        run, model, optimizer = made[number]
+        run._scheduler = schedulers[number]
+        with run:
+            for step in range(7):
+                oracle.inner_step(model, optimizer, number, step)
+                schedulers[number].step()
+                if (number, step) == (1, 3):
+                    with torch.no_grad():
+                        next(model.parameters()).add_(1e-3)
+            return run.step, schedulers[number].last_epoch, run.outer_digest()
+
+    ((step, at, _),) = set(crew.together(3, act))
+    assert (step, at) == (7, 7)
+
+
 @pytest.mark.parametrize("peers", [1, 3])
 def test_a_global_batch_stays_the_same_and_each_sample_counts_once(crew, peers):
     dataset, steps = Counted(200), []

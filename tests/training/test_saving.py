@@ -62,6 +62,26 @@ def test_a_state_is_plain_and_comes_back_the_same(crew, tmp_path, codec):
         assert torch.equal(each, state["outer"][name])
 
 
+def test_a_run_may_be_resumed_with_another_number_of_fragments(crew):
+    """What coding has lost is kept by fragment, and begins with nothing."""
+    state = None
+    for fragments in (1, 3):
+        made = [make(crew, quantize="int4", min_peers=2, fragments=fragments) for _ in range(2)]
+
+        def act(number, made=made, state=state):
+            run, model = made[number]
+            if state is not None:
+                run.load_state_dict(state)
+            with run:
+                for step in range(2 * EVERY):
+                    oracle.inner_step(model, run._optimizers[0], number, step)
+                return run.state_dict()
+
+        state = crew.together(2, act)[0]
+    assert state["round"] == 4
+    assert len(state["feedback"]) == 3
+
+
 def test_what_cannot_be_read_is_passed_over_and_another_model_is_refused(crew, tmp_path, caplog):
     run, _ = make(crew)
     write(tmp_path / "round-000000001.pt", run.state_dict())

@@ -5,7 +5,8 @@ import torch
 
 from pccl.training import DiLoCo
 from tests.training import oracle
-from tests.training.test_rounds import spoil
+from tests.training.test_rounds import EVERY as SHORT
+from tests.training.test_rounds import make, spoil
 
 MODES = {
     "plain": {},
@@ -47,3 +48,21 @@ def test_a_step_that_is_not_finite_spoils_one_contribution(crew, options):
     assert len({digest for _, digest, _ in told}) == 1
     assert [finite.count(False) for finite, _, _ in told] == [0, 0, 1]
     assert all(bool(torch.isfinite(each).all()) for _, _, held in told for each in held)
+
+
+def test_the_third_time_is_an_error_whichever_fragment_is_not_finite(crew):
+    """What is reset after it is finite when the other fragments are launched."""
+    run, model, optimizer = make(crew, 0, fragments=3)
+    rows = []
+
+    def spoiled():
+        with run:
+            for step in range(5 * SHORT):
+                if step % SHORT == 1:
+                    spoil(model)
+                oracle.inner_step(model, optimizer, 0, step)
+                rows.append(bool(torch.isfinite(next(model.parameters())).all()))
+
+    with pytest.raises(FloatingPointError, match="3 rounds in a row"):
+        spoiled()
+    assert (run.round, rows) == (2, [True] * 7)

@@ -15,7 +15,7 @@ from pccl.security.secret import default_path
 REFUSALS_PER_MINUTE = 60
 """Written, of all addresses together: enough to see who tries, and 10 MB a day at most."""
 
-NOTED = ("roster", "kicked", "left", "gone", "refused", "operator")
+NOTED = ("joined", "kicked", "left", "gone", "refused", "operator")
 """Events of the master's log that are also lines here."""
 
 

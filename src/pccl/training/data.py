@@ -107,8 +107,11 @@ class Data:
         if count and not isinstance(self.ledger, ShardLedger):
             self.ledger = ShardLedger(count)
 
-    def called(self, table: Table) -> None:
-        """All are here, and have settled all that is committed: the wants of those that are here count."""
+    def called(self, table: Table, round: int) -> None:
+        """All are here, with nothing under way, and have settled all that is committed: the wants of those that are
+        here count, and what was leased for rounds up to this one and is in none of them comes back."""
+        for number in sorted(each for each in self.ledger.out if each <= round):
+            self.ledger.settle(number, {})
         self._tables = {}
         self._roll = table
 

@@ -16,6 +16,7 @@ from pccl import (
     Communicator,
     ErrorFeedback,
     MembershipLost,
+    PCCLError,
     PeerId,
     ReduceInfo,
     Refused,
@@ -68,7 +69,14 @@ class Landed(NamedTuple):
 class Flight:
     """A reduction that is under way."""
 
-    def __init__(self, fragment: int, delta: torch.Tensor, packed: torch.Tensor, work: Work | None) -> None:
+    def __init__(
+        self,
+        fragment: int,
+        delta: torch.Tensor,
+        packed: torch.Tensor,
+        work: Work | None,
+        feedback: ErrorFeedback | None = None,
+    ) -> None:
         self.fragment = fragment
         self.delta = delta
         """Holds the own delta until it has landed, then the sum of all."""
@@ -80,6 +88,7 @@ class Flight:
         """Before what it carries."""
         self._packed = packed
         self._work = work
+        self._feedback = feedback
 
     def land(self, me: PeerId) -> Landed:
         """Wait for its end. Without other peers the own delta is the sum."""
@@ -91,9 +100,12 @@ class Flight:
         return _landed(ReduceInfo(1, 0, 0, (me,), gathered=(self._packed,)), alone=True)
 
     def drop(self) -> None:
-        """Wait until its memory is free, whatever comes of it."""
-        if self._work is not None:
-            self._work.settled()
+        """Wait until its memory is free, whatever comes of it. What it carried goes with what is reduced instead."""
+        with contextlib.suppress(PCCLError):
+            if self._work is not None:
+                self._work.wait()
+                if self._feedback is not None:
+                    self._feedback.take_back(self.fragment)
 
 
 def _landed(info: ReduceInfo, alone: bool = False) -> Landed:
@@ -221,7 +233,8 @@ class Group:
             )
         except TooFewPeers:
             return Flight(fragment, delta, packed, None)
-        return Flight(fragment, delta, packed, work)
+        feedback = self._codec if isinstance(self._codec, ErrorFeedback) else None
+        return Flight(fragment, delta, packed, work, feedback)
 
     def roll_call(self, tag: int, packed: torch.Tensor) -> Landed:
         """The rows of all, without a reduction: after it all know which peers are here."""

@@ -33,7 +33,8 @@ class Guards:
         self._optimizers = optimizers
         self._medians: dict[int, float] = {}
         self._share: float | None = None
-        self._bad = 0
+        self._bad, self._bad_round = 0, -2
+        """Rounds in a row in which the own delta was not finite, of whatever fragment, up to this one."""
         self._told_rates = False
 
     def share(self, peers: int) -> float:
@@ -62,12 +63,14 @@ class Guards:
         bad = [self._name_of(peer) for peer, row in rows.items() if not row.finite]
         if bad:
             log.error("the deltas of %s are not finite: left out of the round", ", ".join(bad))
-        if fragment == 0:
-            self._count_bad(not rows[me].finite)
+        if not rows[me].finite:
+            self._count_bad(rows[me].round)
         self._compare_rates(table)
 
-    def _count_bad(self, bad: bool) -> None:
-        self._bad = self._bad + 1 if bad else 0
+    def _count_bad(self, number: int) -> None:
+        if number != self._bad_round:
+            self._bad = self._bad + 1 if number == self._bad_round + 1 else 1
+            self._bad_round = number
         if self._bad >= BAD_ROUNDS_MAX:
             raise FloatingPointError(
                 f"the delta of this peer was not finite in {self._bad} rounds in a row, though model and optimizer "

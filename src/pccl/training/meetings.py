@@ -75,6 +75,8 @@ class Meetings(ABC):
         self._round = self._inner = self._clock = 0
         """Rounds of the run; steps since the last one ended; steps made here."""
         self._quota = settings.sync_every
+        self._rate = 0.0
+        """The inner learning rate of the round's first step: later in it peers may be at different steps."""
         self._in_step = False
         """Called by the hook of a step, after which the loop still steps its scheduler."""
         self._tokens: int | None = None
@@ -111,9 +113,24 @@ class Meetings(ABC):
         """What is under way is not waited for."""
 
     @property
+    @abstractmethod
+    def _covering(self) -> int:
+        """The fragment with which a lease counts."""
+
+    @property
     def _made(self) -> int:
         """Steps made here, without those that a GradScaler has left out."""
         return self._clock - self._contents.left_out
+
+    def _count_step(self) -> None:
+        """Another one is made here."""
+        self._rate = self._rate if self._inner else self._rate_now
+        self._inner += 1
+        self._clock += 1
+
+    @property
+    def _rate_now(self) -> float:
+        return float(self._optimizers[0].param_groups[0]["lr"])
 
     @property
     def _so_far(self) -> Since:
@@ -129,24 +146,36 @@ class Meetings(ABC):
                 return
             except Again as why:
                 log.info("round %d is made again: %s", self._round + 1, why)
-                self._drop_flights()
+                self._give_up_flights()
                 action = partial(self._meet, admit=True)
             except SyncFailed as why:  # The same on all peers that are left: they agree on what these hold.
                 self._group.begin_again(why)
-                self._drop_flights()
+                self._give_up_flights()
                 action = partial(self._meet, admit=False)
             except MembershipLost as lost:
                 self._come_back(lost)
                 action = partial(self._meet, admit=False)
 
+    def _give_up_flights(self) -> None:
+        """Before what they carry is reduced again, with the steps since. But not where samples are leased and the next
+        lease is in use: one contribution counts the samples of one round. So those of both are given out again."""
+        late = any(each.fragment == self._covering and each.round <= self._round for each in self._flights)
+        self._drop_flights()
+        if late and self.data.batch_size:
+            self._drop_steps("what was under way is given up, and its samples are given out again")
+            self._launched_at = [self._so_far] * len(self._launched_at)
+            self._contents.take_over()
+
     def _come_back(self, lost: MembershipLost) -> None:
         """Join again, with the steps that no round has taken, if they can still count."""
         assert self._state is not None, "it was joined"
-        gone_on = self.settings.overlap == "round" and self._flights
+        flying = bool(self._flights)
         self._drop_flights()
         # The model has gone on from a delta that was under way; or samples were leased to a peer that is gone, and are
         # given out again. In streaming the model has some of those of the last round, too.
-        if gone_on or (self.data.batch_size and (self._inner or self.settings.fragments > 1)):
+        if (flying and self.settings.overlap == "round") or (
+            self.data.batch_size and (flying or self._inner or self.settings.fragments > 1)
+        ):
             self._drop_steps()
             self._contents.take_over()
         self._synced = False
@@ -197,7 +226,7 @@ class Meetings(ABC):
         if count < least:
             self._group.await_candidates(count, least)
             raise Again(f"{count} of {least} peers")
-        self.data.called(here.table)
+        self.data.called(here.table, self._round - (self.settings.fragments > 1))
         if any(row.holds for row in here.table.rows):
             self._make_round()
         else:
@@ -227,8 +256,8 @@ class Meetings(ABC):
             self._launched_at = [self._so_far] * len(self._launched_at)
         self._synced, self._before = True, []
 
-    def _drop_steps(self) -> None:
-        log.warning("%d steps made here are in no round: this peer was put out, and others went on", self._inner)
+    def _drop_steps(self, why: str = "this peer was put out, and others went on") -> None:
+        log.warning("%d steps made here are in no round: %s", self._inner, why)
         self._meter.dropped += 1
         self._inner = 0
 
@@ -245,8 +274,14 @@ class Meetings(ABC):
     def _catch_up(self) -> None:
         """Bring the scheduler to the step of the run."""
         self._guards.warm_up()
+        step = self._round * self.settings.sync_every - int(self._in_step)
+        self._step_scheduler(step - getattr(self._scheduler, "last_epoch", step))
+
+    def _step_scheduler(self, steps: int) -> None:
+        """For steps of the run that are not made here."""
+        if self._scheduler is None:
+            return
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Torch has not seen the steps that others made.
-            step = self._round * self.settings.sync_every - int(self._in_step)
-            for _ in range(step - getattr(self._scheduler, "last_epoch", step)):
+            warnings.simplefilter("ignore")  # Torch has not seen them.
+            for _ in range(steps):
                 self._scheduler.step()

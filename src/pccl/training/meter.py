@@ -34,8 +34,8 @@ class Meter:
         """That syncs have brought: what was not prefetched."""
         self.computed_s = self.waited_s = self.reduced_s = 0.0
         """Of the present round: in steps, in the run; and how long the last reduction took."""
-        self._mark = time.monotonic()
-        self._began_at = self._mark
+        self._mark = self._began_at = time.monotonic()
+        self._ended_at: float | None = None
         self._total_computed_s = self._computed_before_s = 0.0
         self._computing = False
         self._sent_bytes = self._received_bytes = 0
@@ -46,6 +46,17 @@ class Meter:
         self._last: dict[str, Any] = {}
 
     # ── the clock ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self) -> None:
+        """The run is entered: what was before is no time of it."""
+        self._mark = self._began_at = time.monotonic()
+        self._ended_at = None
+
+    def end(self) -> None:
+        """The run is left: what follows is no time of it."""
+        self.stop()
+        if self._ended_at is None:
+            self._ended_at = time.monotonic()
 
     def reset(self) -> None:
         """Count time and bytes from now on, without what came before."""
@@ -61,6 +72,8 @@ class Meter:
 
     def stop(self) -> None:
         """The run is at work from now on."""
+        if not self._computing:
+            return
         now = time.monotonic()
         self.computed_s += now - self._mark
         self._total_computed_s += now - self._mark
@@ -96,7 +109,7 @@ class Meter:
         self._tokens += own.tokens
         # All began together: the one that computed longest came last.
         slowest = max(rows, key=lambda peer: rows[peer].computed_s)
-        losses = [row.loss for row in rows.values() if row.steps]
+        losses = [row.loss for row in rows.values() if row.steps and row.loss]  # 0: it tells none
         self._last |= {
             "merged_round": number,
             "peers": len(rows),
@@ -110,13 +123,14 @@ class Meter:
             "bytes": self._round_bytes,
         }
         if number % self.tell_every == 0:
-            self._tell(number, seconds, waited_s)
+            self._tell(number, seconds, waited_s, landed)
         self.computed_s = self.waited_s = 0.0
         self._round_bytes, self._mark = 0, now
 
-    def _tell(self, number: int, seconds: float, waited_s: float) -> None:
+    def _tell(self, number: int, seconds: float, waited_s: float, landed: Landed) -> None:
         whom = f" for {self._last['waited_for']}" if self._last["waited_for"] else ""
-        rate = self._round_bytes * 8 / 1e6 / self.reduced_s if self.reduced_s else 0.0
+        sent, took_s = landed.info.tx_bytes, landed.info.seconds  # Of the last reduction: a round may have several.
+        rate = sent * 8 / 1e6 / took_s if took_s else 0.0
         loss = f", loss {self._last['loss']:.4g}" if self._last["loss"] else ""
         log.info(
             "round %d: %s, %.1f s, waited %.1f s%s, %.3g Mbit/s%s",
@@ -154,7 +168,7 @@ class Meter:
 
     def metrics(self) -> dict[str, Any]:
         """As plain values."""
-        wall_s = time.monotonic() - self._began_at
+        wall_s = (time.monotonic() if self._ended_at is None else self._ended_at) - self._began_at
         computed_s = self.so_far_s - self._computed_before_s
         return {
             "peers": self.peers,

@@ -118,8 +118,7 @@ class DataParallel(Run):
     def _open(self) -> None:
         if not self._inner:
             self._since = self._launched_at[0]
-            self._inner = 1
-            self._clock += 1
+            self._count_step()
 
     def _send(self, number: int) -> None:
         if self._inner:
@@ -173,7 +172,9 @@ class DataParallel(Run):
         self._counts.clear()
         self._complete.clear()
         self._meter.stop()
+        self._in_step = True
         self._guarded(lambda: self._end_round(self._shall_meet()))
+        self._in_step = False
         self._meter.start()
         if self._notice.given:
             self._heed_notice()

@@ -59,6 +59,7 @@ class Rounds(Meetings):
             return False
         if overlap is None or meet:
             self._land_all()
+        self._pass_over()
         self._end_round(self._shall_meet() if overlap is None else meet)
         return True
 
@@ -141,7 +142,7 @@ class Rounds(Meetings):
             digest_high=high,
             digest_low=low,
             loss=self._meter.loss,
-            rate=float(self._optimizers[0].param_groups[0]["lr"]),
+            rate=self._rate if self._inner else self._rate_now,
             norm=norm if finite else 0.0,
             computed_s=self._meter.so_far_s - computed_s,
             waited_s=self._meter.waited_s,
@@ -256,4 +257,9 @@ class Rounds(Meetings):
         for number in range(last + 1):
             self._launch(number, number == last)
         self._land_all()
+        self._pass_over()
         self._end_round(False)
+
+    def _pass_over(self) -> None:
+        """The run is at the end of the round, however few steps of it were made here: so is the learning rate."""
+        self._step_scheduler(self.settings.sync_every - self._inner)

@@ -126,7 +126,8 @@ class Run(Rounds):
         self.data.unpack()
         if self._scheduler is not None and state["scheduler"] is not None:
             self._scheduler.load_state_dict(state["scheduler"])
-        if self._feedback is not None and state["feedback"] is not None:
+        alike = all(state["settings"].get(name) == self.settings.shared[name] for name in _DIVIDING)
+        if self._feedback is not None and state["feedback"] is not None and alike:
             residuals = {tag: each.numpy() for tag, each in state["feedback"].items()}
             self._feedback.load_state_dict({"codec": str(self._feedback.codec), "residuals": residuals})
 
@@ -153,6 +154,7 @@ class Run(Rounds):
     # ── coming and going ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def __enter__(self) -> Self:
+        self._meter.begin()
         self._state = self._contents.shared_state(self._round, self.data.words)
         self._bring()
         with self._naming_settings():
@@ -175,6 +177,7 @@ class Run(Rounds):
     ) -> None:
         try:
             if kind is None and self._state is not None:
+                self._meter.stop()
                 self._guarded(self._land_all)
         finally:
             self.leave()
@@ -185,6 +188,7 @@ class Run(Rounds):
         self._notice.unwatch()
         self._group.end()  # First: what is under way would last until the slowest peer has come to it.
         self._drop_flights()
+        self._meter.end()
         self._state = None
         if self._saver is not None:
             self._saver.finish()
@@ -195,8 +199,7 @@ class Run(Rounds):
         """The optimizer has made a step. Called by its hook; call it yourself where hooks do not fire."""
         if self._state is None:
             raise UsageError("step_done: this run is not joined; enter it with `with`")
-        self._inner += 1
-        self._clock += 1
+        self._count_step()
         due = any(flight.due <= self._clock for flight in self._flights)
         if due or self._inner >= self._offset(self._next) or self._hurried():
             self._meter.stop()
@@ -269,5 +272,8 @@ def tensors_of(residuals: dict[int, Any]) -> dict[int, torch.Tensor]:
     """Residuals of error feedback as tensors, which a checkpoint may hold."""
     return {tag: torch.frombuffer(bytearray(each), dtype=_KINDS[each.typecode]) for tag, each in residuals.items()}
 
+
+_DIVIDING = ("fragments", "bucket_bytes")
+"""Settings that say which parameters are reduced together: what coding has lost of others is of no use."""
 
 _KINDS = {"f": torch.float32, "d": torch.float64}

@@ -5,6 +5,7 @@ have ended here. What becomes of a peer that came in is up to the other parts. R
 and "Membership"; for a `Resume` docs/recovery.md, "Who is turned away" and "Late messages".
 """
 
+from pccl.core.effects.both import Note
 from pccl.core.effects.master import Received
 from pccl.core.fields import KickKind, same_secret
 from pccl.core.master.admission import Admission
@@ -43,21 +44,24 @@ class Arrivals(Part):
         if not isinstance(first, First) or self._outdated(first):
             self._outbox.close(event.connection)
             return
-        if Rights.JOIN not in event.rights:
-            reason = "this connection may not join: its role is to observe or operate; join with the role peer"
-            self._outbox.kick(event.connection, Kick(KickKind.NO_RIGHT, reason))
-            return
         if self._roster.member(first.me.peer) is None:
             # It may be refused, and then the sentence has its name.
             self._roster.names.learn(first.me.peer, first.me.label.name)
             self._roster.names.retire(first.me.peer)
-        if isinstance(first, Join):
+        if Rights.JOIN not in event.rights:
+            self._refuse(first, event, Kick(KickKind.NO_RIGHT, "it may observe or operate; join with the role peer"))
+        elif isinstance(first, Join):
             self._join(first, event, now)
         elif not self._away.take_back(first, event.connection, now):
             self._resume(first, event, now)
-        member = self._roster.find(event.connection)
-        if member is not None:
+        if (member := self._roster.find(event.connection)) is not None:
             member.rights = event.rights
+
+    def _refuse(self, first: First, event: Received, kick: Kick) -> None:
+        """Say why to the peer, and to the operator."""
+        sentence = f"refused {short(first.me.peer)}: {kick.reason}"
+        self._outbox.note_outsider(Note(sentence, "refused", warns=True, peer=first.me.peer), event.host)
+        self._outbox.kick(event.connection, kick)
 
     def _outdated(self, first: First) -> bool:
         """It was sent on a connection that its peer has given up since, and arrives after that of a newer one."""
@@ -66,14 +70,12 @@ class Arrivals(Part):
 
     def _join(self, join: Join, event: Received, now: float) -> None:
         """A peer wants to be a candidate, or comes as a visitor."""
-        other = self._roster.member(join.me.peer)
-        if other is not None and other.knows(join.me):
+        if (other := self._roster.member(join.me.peer)) is not None and other.knows(join.me):
             # It lost its connection before it received that it was accepted.
             self._outbox.close(other.connection)
             self._door.remove(Departure(other, "it joined again on another connection", now))
-        kick = self._why_not_join(join, event.host)
-        if kick is not None:
-            self._outbox.kick(event.connection, kick)
+        if kick := self._why_not_join(join, event.host):
+            self._refuse(join, event, kick)
             return
         member = Member(join, event.connection, event.host, now)
         if join.me.visits:
@@ -108,7 +110,7 @@ class Arrivals(Part):
         """A peer was in a run and has lost its master, which was another than this one under its present name."""
         other, kick = self._roster.member(resume.me.peer), self._why_not_resume(resume, now)
         if kick is not None:
-            self._outbox.kick(event.connection, kick)
+            self._refuse(resume, event, kick)
         elif other is None or not self._gathering.reconnect(other, resume, event.connection, now):
             self._gathering.add(Member(resume, event.connection, event.host, now), resume, now)
 
@@ -142,8 +144,7 @@ class Arrivals(Part):
         smaller, had noticed that their master was gone. A machine that loses its power closes no connection. Or it came
         back a moment ago, and this peer was in a later one."""
         young = now - self._admission.began_at < self._limits.silence_s
-        earlier = resume.run not in (self._lead.run, *self._over)
-        earlier = earlier and resume.global_size >= len(self._roster.accepted)
+        earlier = resume.run not in (self._lead.run, *self._over) and resume.global_size >= len(self._roster.accepted)
         later = resume.run not in self._over and self._gathering.outdone_by(resume, now)
         return self._lead.follows and ((young and earlier) or later)
 

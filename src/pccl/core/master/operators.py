@@ -24,8 +24,8 @@ class Operators(Part):
         """Put a peer out, or answer why not."""
         if Rights.OPERATE not in event.rights:
             reason = (
-                f"a connection from {event.host or 'there'} may not kick: only a token of the role operator gives "
-                "that right or, where the master has no secret, the master's own machine"
+                f"a connection from {event.host or 'there'} may not kick: only the role operator gives that "
+                "right or, where the master has no secret, the master's own machine"
             )
             self._outbox.note(Note(f"refused to kick {clip(ask.peer)!r}: {reason}", "refused", warns=True))
             self._outbox.kick(event.connection, Kick(KickKind.NO_RIGHT, reason))
