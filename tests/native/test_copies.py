@@ -124,7 +124,7 @@ class Opposed:
 
     def __init__(self, kind):
         self.kind, self.rig = kind, Rig(2, 2)
-        self.rig.attempt = 5
+        self.rig.attempt, self.rig.strands_max = 5, 1
         self.theirs = [ends[1] for ends in self.rig.links[0]]
 
     def play(self, *data):
