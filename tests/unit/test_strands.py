@@ -1,5 +1,7 @@
 """Into how many strands a collective is divided: by the threads of its members, its lanes, its length and the way."""
 
+from math import ceil, inf
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -64,10 +66,11 @@ def test_near_neighbours_give_a_collective_one_lane_for_each_thread() -> None:
 def test_far_neighbours_divide_only_what_keeps_threads_busy() -> None:
     """Of a slow lane only lanes of the same strand take over."""
     assert lane_share(8, 1, spec(1 << 30), FAR_S, 1) == lane_share(8, 1, spec(1 << 30), FAR_S, 8) == 8
-    busy = -(-round(THREAD_BYTES_S * FAR_S) // WINDOW_BYTES)
-    assert [strand_count(8, lanes, FAR_S) for lanes in (1, 4, 2 * busy - 1, 2 * busy, 256)] == [1, 1, 1, 2, 8]
+    two = ceil(2 * THREAD_BYTES_S * FAR_S / WINDOW_BYTES)
+    assert [strand_count(8, lanes, FAR_S) for lanes in (1, 4, two - 1, two, 256)] == [1, 1, 1, 2, 8]
     assert strand_count(8, 2 * STRAND_LANES_MIN - 1, 0.006) == 1
     assert strand_count(8, 2 * STRAND_LANES_MIN, 0.006) == 2
+    assert strand_count(8, 1024, inf) == 1, "how far is not known"
 
 
 @given(st.integers(0, 1 << 40), st.integers(2, 64), st.integers(1, 64), st.integers(1, 16), st.floats(0, 1))

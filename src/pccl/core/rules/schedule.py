@@ -3,8 +3,6 @@
 The master computes these and puts the results into `Start`, so that all peers cut alike.
 """
 
-from math import ceil
-
 from pccl.codec import Codec
 from pccl.core.fields import SEGMENT_BYTES_MAX, CollectiveSpec
 
@@ -90,11 +88,11 @@ def lane_share(free: int, waiting: int, spec: CollectiveSpec, round_trip_s: floa
 
 def strand_count(threads: int, lanes: int, round_trip_s: float) -> int:
     """Into how many strands a collective with so many lanes is divided for so many threads: each has lanes of its own,
-    as many as keep a thread busy. One carries no more than a window in each round trip."""
-    each = 1
-    if round_trip_s > NEAR_S:
-        each = max(STRAND_LANES_MIN, ceil(THREAD_BYTES_S * round_trip_s / WINDOW_BYTES))
-    return max(1, min(threads, lanes // each))
+    as many as keep a thread busy. One carries no more than a window in each round trip, which is infinite if unknown."""
+    if round_trip_s <= NEAR_S:
+        return max(1, min(threads, lanes))
+    busy = int(lanes * WINDOW_BYTES / (THREAD_BYTES_S * round_trip_s))
+    return max(1, min(threads, busy, lanes // STRAND_LANES_MIN))
 
 
 def transfer_lanes(lanes: int, round_trip_s: float) -> tuple[int, ...]:
