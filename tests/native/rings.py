@@ -42,7 +42,7 @@ class Repeats:
 
 class Strands:
     """Into how many strands attempts are divided, as far as there are lanes. Of a whole run of tests
-    `PCCL_TEST_STRANDS`."""
+    `PCCL_TEST_STRANDS`, but for those that need lanes of one strand."""
 
     count = int(os.environ.get("PCCL_TEST_STRANDS", "1"))
 
@@ -188,7 +188,6 @@ class Rig:
 
     def __init__(self, size, lanes, buffer_bytes=0):
         self.size, self.lanes, self._buffer_bytes = size, lanes, buffer_bytes
-        self.strands_max = lanes
         self.attempt = 0
         self._runs = []
         # links[r] is between rank r and the next; two peers have one link, used both ways.
@@ -208,7 +207,7 @@ class Rig:
     def effect(self, rank, work):
         keys = tuple((0, stripe) for stripe in range(self.lanes)), tuple((1, stripe) for stripe in range(self.lanes))
         names = (keys[0], keys[0]) if self.size == 2 else keys
-        place = (work.segment_bytes, work.root, min(Strands.count, self.strands_max))
+        place = (work.segment_bytes, work.root, min(Strands.count, self.lanes))
         return StartAttempt(1, TAG, self.attempt, work.spec, rank, self.size, *names, *place)
 
     def start_one(self, rank, kind, work, arrays, stall_s=STALL_S):

@@ -29,6 +29,7 @@ from tests.patience import HANG_S
 from tests.security.ends import SecuredRig, close_all
 
 every_kind = pytest.mark.parametrize("kind", ["native", "reference"])
+pytestmark = pytest.mark.usefixtures("one_strand")
 
 
 @pytest.fixture(params=[1, 3])
@@ -124,7 +125,7 @@ class Opposed:
 
     def __init__(self, kind):
         self.kind, self.rig = kind, Rig(2, 2)
-        self.rig.attempt, self.rig.strands_max = 5, 1
+        self.rig.attempt = 5
         self.theirs = [ends[1] for ends in self.rig.links[0]]
 
     def play(self, *data):

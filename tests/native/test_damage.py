@@ -213,6 +213,7 @@ def test_segment_that_comes_a_third_time_is_refused(kind):
     rig.close()
 
 
+@pytest.mark.usefixtures("one_strand")
 @every_kind
 def test_segment_that_is_being_received_on_two_lanes_is_not_accepted_on_a_third(kind):
     whole = segment(bytes(40))

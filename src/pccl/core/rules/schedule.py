@@ -88,7 +88,7 @@ def lane_share(free: int, waiting: int, spec: CollectiveSpec, round_trip_s: floa
 
 def strand_count(threads: int, lanes: int, round_trip_s: float) -> int:
     """Into how many strands a collective with so many lanes is divided for so many threads: each has lanes of its own,
-    as many as keep a thread busy. One carries no more than a window in each round trip, which is infinite if unknown."""
+    as many as keep a thread busy. One carries a window in each round trip, at most; an infinite one is not known."""
     if round_trip_s <= NEAR_S:
         return max(1, min(threads, lanes))
     busy = int(lanes * WINDOW_BYTES / (THREAD_BYTES_S * round_trip_s))
