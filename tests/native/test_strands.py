@@ -152,7 +152,7 @@ def test_the_strand_that_fails_says_why_and_which_lane(kind, monkeypatch):
     rig, work = Rig(3, 6), Work(DataType.FLOAT, ReduceOp.SUM, 1_000_000, 4096)
     array = np.ones(work.count, np.float32)
     rig.attempt = 1
-    run = rig.start_one(0, kind, work, (array, array))
+    run = rig.start_one(0, kind, work, (array, array), stall_s=0)
     rig.links[2][4][0].close()  # of the second strand, from the previous peer
     assert run.wait()
     assert run.cause == "from the previous peer: the neighbour closed the lane"
