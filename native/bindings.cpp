@@ -218,6 +218,7 @@ void bind_plan(nb::module_& module) {
             "seed", [](const pccl::Plan& plan) { return plan.codec.seed; },
             [](pccl::Plan& plan, std::uint64_t value) { plan.codec.seed = value; })
         .def_rw("segment_bytes", &pccl::Plan::segment_bytes)
+        .def_rw("strands", &pccl::Plan::strands)
         .def_rw("stall_s", &pccl::Plan::stall_s)
         .def_rw("bytes_min_s", &pccl::Plan::bytes_min_s)
         .def_rw("repeat_every", &pccl::Plan::repeat_every)
@@ -381,6 +382,9 @@ void bind_run(nb::module_& module) {
            const std::vector<pccl::Channel>& prev, const pccl::Notifier& notifier, std::uintptr_t carried,
            std::uintptr_t lost) {
             if (plan.codec.id != 0 && plan.codec.block == 0) throw nb::value_error("a codec without a block");
+            if (plan.strands < 1 || (plan.strands > 1 && plan.strands > std::min(next.size(), prev.size()))) {
+                throw nb::value_error("a strand without a lane");
+            }
             const pccl::Memory all{memory(input), memory(output), {memory(carried), memory(lost)}};
             auto attempt = std::make_shared<pccl::Attempt>(plan, all, next, prev, notifier);
             pccl::start(attempt);

@@ -86,9 +86,9 @@ bool Ring::free_a_slot() {
 }
 
 // What went around the ring and came back has passed the next peer, and what it was sent from may be overwritten by it.
-bool Ring::obsolete(const Outgoing& segment) const {
+bool Ring::obsolete(const Outgoing& segment) {
     const std::uint32_t back = segment.hop + plan_.size - 1;
-    return plan_.kind == Kind::all_reduce && back < route_.hops() && received_[back][segment.index].begun > 0;
+    return plan_.kind == Kind::all_reduce && back < route_.hops() && copies(back, segment.index).begun > 0;
 }
 
 // Nothing on it was acknowledged for longer than that takes.

@@ -36,12 +36,12 @@ Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& n
       output_(memory.output),
       in_place_(memory.input == memory.output),
       kernels_(kernels()),
-      // As many slots as a chunk has segments, and one for each lane. There are as many segments on their way around
-      // the ring as there are slots in it, so even with every slot taken everywhere one peer can send: no deadlock.
-      // One more for each lane to the next peer, whose second copy may be of what has arrived there already.
-      // With a codec one more for each segment of the result, which is held to the end.
+      // As many slots as this strand has segments of a chunk, and one for each lane. There are as many segments on
+      // their way around the ring as there are slots in it, so even with every slot taken everywhere one peer can send:
+      // no deadlock. One more for each lane to the next peer, whose second copy may be of what has arrived there
+      // already. With a codec one more for each segment of the result, which is held to the end.
       slots_(route_.segment_bytes(),
-             route_.segments(0) + prev.size() + next.size() + (plan.codec.id != 0 ? route_.all_segments() : 0)),
+             route_.share(0) + prev.size() + next.size() + (plan.codec.id != 0 ? route_.all_shares() : 0)),
       wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
     if (wake_ < 0) throw std::runtime_error("no descriptor left for an attempt");
     if (plan.codec.id != 0) coding_.emplace(plan.codec, plan.type, plan.op, memory.feedback);
@@ -106,12 +106,12 @@ void Ring::work() {
 
 void Ring::begin() {
     for (std::uint32_t hop = 0; hop < route_.hops(); ++hop) {
-        const std::uint32_t segments = route_.segments(route_.chunk_received(hop));
+        const std::uint32_t segments = route_.share(route_.chunk_received(hop));
         received_.emplace_back(segments);
         unreceived_ += segments;
-        unsent_ += route_.segments(route_.chunk_sent(hop));
+        unsent_ += route_.share(route_.chunk_sent(hop));
     }
-    if (route_.hops() > 0) own_segments_ = route_.segments(route_.chunk_sent(0));
+    if (route_.hops() > 0) own_segments_ = route_.share(route_.chunk_sent(0));
     if (plan_.kind == Kind::reduce_scatter) return;  // every peer ends with another part
     for (std::uint32_t chunk = 0; chunk < route_.chunks(); ++chunk) {
         first_segments_.push_back(checks_.size());
@@ -142,7 +142,7 @@ Ring::Outgoing Ring::next_ready() {
         ready_.pop_front();
         return segment;
     }
-    const std::uint32_t index = own_sent_++;
+    const std::uint32_t index = route_.index_of(own_sent_++);
     const Place place = route_.locate(route_.chunk_sent(0), index);
     // Where nothing is reduced, what we bring is a part of our own result too.
     if (route_.reducing_hops() == 0 && !in_place_) {
@@ -303,16 +303,16 @@ bool Ring::read_header(Receiver& receiver) {
 bool Ring::accept_header(Receiver& receiver) {
     const Header& header = receiver.header;
     const bool known = header.tag == plan_.tag && header.hop < route_.hops() &&
-                       header.index < received_[header.hop].size() &&
-                       received_[header.hop][header.index].begun < copies_max;
+                       header.index < route_.segments(route_.chunk_received(header.hop)) && route_.ours(header.index) &&
+                       copies(header.hop, header.index).begun < copies_max;
     if (!known || header.length != route_.locate(route_.chunk_received(header.hop), header.index).wire) {
         fail("a segment from the previous peer has no place in this attempt");
         return false;
     }
-    Copies& copies = received_[header.hop][header.index];
-    receiver.second = ++copies.begun > 1;
+    Copies& there = copies(header.hop, header.index);
+    receiver.second = ++there.begun > 1;
     if (!receiver.second) useful_bytes_ += sizeof(Header);
-    if (copies.whole) {
+    if (there.whole) {
         receiver.reading = Reading::stale;
         return true;
     }
@@ -347,7 +347,7 @@ bool Ring::take_segment(Receiver& receiver) {
         fail("a segment from the previous peer arrived damaged");
         return false;
     }
-    received_[header.hop][header.index].whole = true;
+    copies(header.hop, header.index).whole = true;
     discard_others(receiver);
     const std::uint32_t chunk = route_.chunk_received(header.hop);
     if (route_.treatment(header.hop) == Treatment::copy) note_check(chunk, header.index, check);
@@ -361,7 +361,7 @@ bool Ring::take_segment(Receiver& receiver) {
 
 // What is on its way in on another lane is the same segment: it has come.
 void Ring::discard_others(const Receiver& receiver) {
-    if (received_[receiver.header.hop][receiver.header.index].begun < copies_max) return;
+    if (copies(receiver.header.hop, receiver.header.index).begun < copies_max) return;
     for (Receiver& other : receivers_) {
         const bool begun = other.reading == Reading::slot || other.reading == Reading::payload;
         const bool same = other.header.hop == receiver.header.hop && other.header.index == receiver.header.index;
@@ -423,14 +423,15 @@ void Ring::commit() {
 
 void Ring::save(const Place& place) {
     if (!in_place_) return;
-    if (!saved_) saved_ = std::make_unique<Arena>(plan_.count * item_size(plan_.type));
-    kernels_.set_aside(saved_->data() + place.output, output_ + place.output, place.bytes);
-    overwritten_.push_back(place);
+    if (!saved_) saved_ = std::make_unique<Arena>(route_.share_bytes());
+    kernels_.set_aside(saved_->data() + saved_bytes_, output_ + place.output, place.bytes);
+    overwritten_.push_back({place, saved_bytes_});
+    saved_bytes_ += place.bytes;
 }
 
 void Ring::restore() {
-    for (const Place& place : overwritten_) {
-        std::memcpy(output_ + place.output, saved_->data() + place.output, place.bytes);
+    for (const auto& [place, at] : overwritten_) {
+        std::memcpy(output_ + place.output, saved_->data() + at, place.bytes);
     }
     overwritten_.clear();
     held_.clear();

@@ -1,4 +1,4 @@
-// A collective over lanes in a ring: one attempt, from the first byte to the last, or to its abort.
+// A collective over lanes in a ring: one attempt, or a strand of one, from the first byte to the last, or to its abort.
 //
 // Words. The elements are cut into *chunks*, and each chunk into *segments*. In every *hop* a peer sends one chunk to
 // the next peer and receives one from the previous one; which, and whether it adds its own share, finishes the sum or
@@ -15,7 +15,11 @@
 // finished its codes are passed on as they are, and every peer decodes them, the one that made them too: not before the
 // attempt is committed, so until then nothing is overwritten.
 //
-// Knows nothing of peers, votes or retries: an attempt has a plan, two sets of lanes, two buffers, and an outcome.
+// A ring is one *strand* of its attempt: the segments whose index in their chunk is the strand's number modulo the
+// number of strands, over lanes of its own. Strands share nothing but the buffers, of which no two touch the same bytes
+// (attempts.hpp).
+//
+// Knows nothing of peers, votes or retries: a strand has a plan, two sets of lanes, two buffers, and an outcome.
 #pragma once
 
 #include <poll.h>
@@ -54,8 +58,8 @@ struct Report {
     std::uint64_t repeated_bytes = 0;  // of those sent
     // Lanes from the previous peer that stand in the middle of something of no more use, and are not broken for that.
     std::vector<Rest> rests{};
-    // Of all segments of the result, as they lie in it; none if every peer has another result. What is compared between
-    // peers: each was computed anyway, when the segment arrived or before it was sent.
+    // Of all segments of the result, as they lie in it, zero for those of other strands; none if every peer has another
+    // result. What is compared between peers: each was computed anyway, when the segment arrived or before it was sent.
     std::vector<std::uint64_t> checks{};
 };
 
@@ -117,6 +121,10 @@ class Ring {
         const std::uint8_t* codes;
         Place place;
     };
+    struct Kept {  // what was overwritten, and where it lies now
+        Place place;
+        std::size_t at;
+    };
     // Of a place in a hop: how many copies of its segment have come, or begun to, and whether one of them is whole.
     struct Copies {
         std::uint8_t begun = 0;
@@ -164,13 +172,14 @@ class Ring {
     void rank_lanes();
     bool retire(Sender& sender);
     bool free_a_slot();
-    bool obsolete(const Outgoing& segment) const;
+    bool obsolete(const Outgoing& segment);
     bool silent(const Sender& sender) const;
     double worst_s(const Sender& sender) const;
     Sender* hung_behind(const Sender& flowing);
     bool repeat(Sender& sender);
     bool lingers(Clock::time_point now);
 
+    Copies& copies(std::uint32_t hop, std::uint32_t index) { return received_[hop][route_.place_of(index)]; }
     void note_check(std::uint32_t chunk, std::uint32_t index, std::uint64_t check);
     Report report() const;
 
@@ -189,18 +198,19 @@ class Ring {
     std::deque<Outgoing> forced_;  // to be sent again because a test wants it
     std::uint32_t taken_ = 0;
     std::vector<Receiver> receivers_;
-    std::deque<Outgoing> ready_;  // received segments that are to be sent on
-    std::uint32_t own_sent_ = 0;  // segments of the input that were taken for hop 0
-    std::uint32_t own_segments_ = 0;
+    std::deque<Outgoing> ready_;      // received segments that are to be sent on
+    std::uint32_t own_sent_ = 0;      // segments of the input that were taken for hop 0
+    std::uint32_t own_segments_ = 0;  // of this strand
     std::uint64_t unsent_ = 0;
     std::uint64_t unreceived_ = 0;
-    std::vector<std::vector<Copies>> received_;  // [hop][segment]
+    std::vector<std::vector<Copies>> received_;  // [hop][place among the segments of this strand]
     Slots slots_;
     std::vector<Held> held_;
     std::vector<std::uint64_t> checks_;        // of the result's segments
     std::vector<std::size_t> first_segments_;  // of each chunk, counted through
     std::unique_ptr<Arena> saved_;
-    std::vector<Place> overwritten_;
+    std::size_t saved_bytes_ = 0;
+    std::vector<Kept> overwritten_;
     std::vector<pollfd> watched_;
     std::string cause_;
     std::uint64_t sent_bytes_ = 0;

@@ -21,6 +21,8 @@ struct Plan {
     std::uint32_t size = 0;
     std::uint32_t root = 0;  // the rank whose tensor a broadcast spreads
     std::uint32_t segment_bytes = 0;
+    std::uint32_t strand = 0;   // which of the strands this is ...
+    std::uint32_t strands = 1;  // ... that the attempt is divided into: segments by their index, lanes by their place
     Kind kind = Kind::all_reduce;
     DataType type = DataType::f32;
     ReduceOp op = ReduceOp::sum;
@@ -75,12 +77,23 @@ class Route {
         return static_cast<std::uint32_t>((chunk_elements(chunk) + per_segment_ - 1) / per_segment_);
     }
     std::uint32_t chunks() const { return chunks_; }
+
+    // Of the segments of a chunk those of this strand: so many, and the index of each in the chunk.
+    std::uint32_t share(std::uint32_t chunk) const {
+        return (segments(chunk) + plan_.strands - 1 - plan_.strand) / plan_.strands;
+    }
+    std::uint32_t index_of(std::uint32_t place) const { return plan_.strand + place * plan_.strands; }
+    bool ours(std::uint32_t index) const { return index % plan_.strands == plan_.strand; }
+    std::uint32_t place_of(std::uint32_t index) const { return index / plan_.strands; }
     // Of all chunks.
-    std::size_t all_segments() const {
+    std::size_t all_shares() const {
         std::size_t sum = 0;
-        for (std::uint32_t chunk = 0; chunk < chunks_; ++chunk) sum += segments(chunk);
+        for (std::uint32_t chunk = 0; chunk < chunks_; ++chunk) sum += share(chunk);
         return sum;
     }
+    // What they hold of what this peer brings or ends with, at most.
+    std::size_t share_bytes() const { return std::min(elements_, all_shares() * per_segment_) * item_; }
+
     Place locate(std::uint32_t chunk, std::uint32_t index) const {
         const std::size_t first = index * per_segment_;
         const std::size_t elements = std::min(per_segment_, chunk_elements(chunk) - first);

@@ -22,6 +22,7 @@ class Plan:
     size: int
     root: int
     segment_bytes: int
+    strands: int
     kind: int
     dtype: int
     op: int

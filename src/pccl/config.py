@@ -25,6 +25,7 @@ from pccl.credentials import (
 )
 from pccl.environment import look_up
 from pccl.errors import UsageError
+from pccl.threads import find_threads
 from pccl.uplink import UNLIMITED, Uplink
 
 DEFAULT_PORT = 48148
@@ -182,6 +183,7 @@ class Places(NamedTuple):
     party_size: int | None = None
     congestion_control: str = ""
     max_upload_mbps: float = 0.0
+    lane_threads: int = 0
 
 
 @dataclass(frozen=True)
@@ -209,12 +211,14 @@ class PeerConfig:
     """To which this peer belongs; empty if it is one of its own."""
     party_size: int = 1
     uplink: Uplink = UNLIMITED
+    threads: int = 1
+    """For each collective."""
 
     @classmethod
     def resolve(
         cls, address: str | None, group: int, lanes: int, places: "Places", limits: PeerLimitSettings
     ) -> "PeerConfig":
-        token = find_token(address, places.token)
+        token, party = find_token(address, places.token), find_party(places.party, places.party_size)
         return cls(
             find_master(address),
             find_name(places.name),
@@ -227,8 +231,9 @@ class PeerConfig:
             _serve_bytes_s(limits),
             token,
             find_certificates(places.certificates, "token (PCCL_TOKEN)" if token else ""),
-            *find_party(places.party, places.party_size),
+            *party,
             Uplink.resolve(places.congestion_control, places.max_upload_mbps),
+            find_threads(places.lane_threads, party[1]),
         )
 
 

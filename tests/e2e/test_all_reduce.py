@@ -51,17 +51,18 @@ def test_bytes_on_the_wire_are_those_of_a_ring(master, start_peers):
         assert 1.5 * payload <= answer["sent"] <= 1.5 * payload * 1.01
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_sigkill_at_ten_byte_offsets(master, start_peers, seed):
+@pytest.mark.parametrize(("seed", "threads"), [*((seed, 1) for seed in range(5)), (5, 2), (6, 3), (7, 4)])
+def test_sigkill_at_ten_byte_offsets(master, start_peers, seed, threads):
     """Whenever a peer dies in 64 MB, survivors get an error with their input intact, or the result if all had it; and
     the next attempt is right."""
     draw = random.Random(seed)
     count = 16 * MEGABYTE
-    survivors = join([], start_peers(2, master.address, token=False))
+    settings = {"token": False, "lane_threads": threads}
+    survivors = join([], start_peers(2, master.address, **settings))
     per_peer = 2 * 2 / 3 * 4 * count * 2  # both ways
     aborted = 0
     for _ in range(10):
-        (victim,) = start_peers(1, master.address, token=False)
+        (victim,) = start_peers(1, master.address, **settings)
         join(survivors, [victim])
         victim.order("reduce", count=count, share=7, die_at=int(draw.random() * per_peer))
         for share, peer in enumerate(survivors):

@@ -4,6 +4,8 @@ import importlib.util
 import os
 import sys
 
+import pytest
+
 import pccl
 
 if path := os.environ.get("PCCL_TEST_NATIVE"):
@@ -17,3 +19,11 @@ if path := os.environ.get("PCCL_TEST_NATIVE"):
 
 def pytest_report_header() -> str:
     return f"native part: {path or 'as installed'}"
+
+
+@pytest.fixture
+def one_strand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tests in which one lane takes over what another one has: such lanes are of one strand."""
+    from tests.native.rings import Strands  # not before the native part is the one that is meant
+
+    monkeypatch.setattr(Strands, "count", 1)

@@ -40,6 +40,13 @@ class Repeats:
     every = int(os.environ.get("PCCL_TEST_REPEAT_EVERY", "0"))
 
 
+class Strands:
+    """Into how many strands attempts are divided, as far as there are lanes. Of a whole run of tests
+    `PCCL_TEST_STRANDS`, but for those that need lanes of one strand."""
+
+    count = int(os.environ.get("PCCL_TEST_STRANDS", "1"))
+
+
 class Work(NamedTuple):
     """What a ring is to do."""
 
@@ -200,7 +207,8 @@ class Rig:
     def effect(self, rank, work):
         keys = tuple((0, stripe) for stripe in range(self.lanes)), tuple((1, stripe) for stripe in range(self.lanes))
         names = (keys[0], keys[0]) if self.size == 2 else keys
-        return StartAttempt(1, TAG, self.attempt, work.spec, rank, self.size, *names, work.segment_bytes, work.root)
+        place = (work.segment_bytes, work.root, min(Strands.count, self.lanes))
+        return StartAttempt(1, TAG, self.attempt, work.spec, rank, self.size, *names, *place)
 
     def start_one(self, rank, kind, work, arrays, stall_s=STALL_S):
         """Start the run of one rank; `arrays` are what it sends, where it receives, what it carries and loses."""

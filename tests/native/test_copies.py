@@ -28,6 +28,7 @@ from tests.security.ends import SecuredRig, close_all, receive, secured, wait
 from tests.security.ends import send_all as send_tls
 
 every_kind = pytest.mark.parametrize("kind", ["native", "reference"])
+pytestmark = pytest.mark.usefixtures("one_strand")
 
 
 @pytest.fixture(params=[1, 3])

@@ -213,6 +213,7 @@ def test_segment_that_comes_a_third_time_is_refused(kind):
     rig.close()
 
 
+@pytest.mark.usefixtures("one_strand")
 @every_kind
 def test_segment_that_is_being_received_on_two_lanes_is_not_accepted_on_a_third(kind):
     whole = segment(bytes(40))
@@ -223,6 +224,7 @@ def test_segment_that_is_being_received_on_two_lanes_is_not_accepted_on_a_third(
     rig.close()
 
 
+@pytest.mark.usefixtures("one_strand")
 @every_kind
 def test_stale_segments_are_drained_and_any_order_is_accepted(kind):
     stale = [segment(bytes(length), length=length, attempt=4, hop=9, index=99) for length in (1, 40, 70_000)]

@@ -22,7 +22,10 @@ KINDS = ["native", "reference"]
 SIOCOUTQNSD = 0x894B
 BOUND = sockets.FAR_UNSENT_BYTES
 
-pytestmark = pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the kernel bounds nothing here")
+pytestmark = [
+    pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the kernel bounds nothing here"),
+    pytest.mark.usefixtures("one_strand"),
+]
 
 
 def make_far(rig):

@@ -1,5 +1,7 @@
-"""Machines with several peers, each of them a party: how they come, and come again, and what is left of one."""
+"""Machines with several peers, each of them a party: how they come, and come again, and what is left of one; and what
+the cores of any machine allow."""
 
+from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
@@ -92,3 +94,9 @@ class Harms(list[str]):
         super().append(what)
         for mate in mates(self._host):
             list.append(mate.harms, f"{self._host.name}: {what}")
+
+
+def with_threads(identity: Identity, most: int) -> Identity:
+    """With what the cores of this peer allow; of most machines as many as of any."""
+    random = Random(f"threads of {identity.peer}")
+    return structs.replace(identity, threads=random.randint(1, most) if random.random() < 0.2 else most)

@@ -365,8 +365,9 @@ def _aborted(answer: Answer) -> bool:
 def spec_of(tag: int, plan: Plan) -> CollectiveSpec:
     """What everybody asks for under this tag."""
     # Every other one is short enough to travel with the votes. The others take from a part of one lane's share to
-    # several shares: some get one lane, some all that are free.
-    return CollectiveSpec(100 if tag % 2 == plan.short_tags else 50_000 << tag % 4, DataType.FLOAT, ReduceOp.SUM)
+    # several shares: some get one lane, some all that are free. Of more than one thread only much longer ones have use.
+    least = 50_000 if plan.threads == 1 else 5_000_000
+    return CollectiveSpec(100 if tag % 2 == plan.short_tags else least << tag % 4, DataType.FLOAT, ReduceOp.SUM)
 
 
 def _strays(person: Person) -> bool:

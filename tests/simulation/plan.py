@@ -89,6 +89,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     run_failure: float
     pipe: Pipe | None = None
     """What limits the bytes between peers, as their kernels tell; None if they do not tell."""
+    threads: int = 1
+    """The most that a peer has for a collective; where it is more than one, tensors are long."""
     wrong_results: float
     """Probability that a peer ends a run with another result than the others: its memory is bad, or a neighbour sent
     it something else."""
@@ -154,6 +156,7 @@ def draw(random: Random) -> Plan:
         plan = structs.replace(plan, run_s=max(plan.run_s, pipes.WORK_S), safety_s=max(plan.safety_s, 100.0))
         if Random(random.getstate()[1][0] + 15).random() < 0.5:
             plan = _calm(plan)
+    plan = structs.replace(plan, threads=Random(random.getstate()[1][0] + 16).choice((1, 1, 1, 2, 8)))
     plan = structs.replace(plan, secured=Random(random.getstate()[1][0] + 9).random() < 0.5)
     if plan.secured:
         plan = structs.replace(plan, unlike=Random(random.getstate()[1][0] + 10).choice((0.0, 0.0, 0.0, 0.1, 0.4)))

@@ -1,6 +1,6 @@
 """Stories played from text files: command lines above `----`, what happened below.
 
-    peer anna [group=1] [lanes=2] [nat] [late]    a process starts and calls connect; late: as below
+    peer anna [group=1] [lanes=2] [threads=2] [nat] [late]    a process starts and calls connect; late: as below
     peer anna group=1 party=lab of=2        the same, as one of two peers of the machine lab
     visitor vera [group=1] [nat]            a process starts and calls prefetch_shared_state
     call anna update_topology               or are_peers_pending, goodbye, sync 3, collective 0 [count=8]
@@ -133,9 +133,10 @@ class Recorder(Checker):
             parcels = [number for _, number in part.effect.parcels]
             self.lines.append(f"{part.host.name} reduces tag {part.effect.tag} from the parcels {parcels}")
             return
-        lanes = [lane for _, lane in part.effect.to_next]
+        effect, lanes = part.effect, [lane for _, lane in part.effect.to_next]
+        strands = f" in {effect.strands} strands" if effect.strands > 1 else ""
         self.lines.append(
-            f"{part.host.name} runs tag {part.effect.tag} as {part.effect.rank} of {part.effect.size} on {lanes}"
+            f"{part.host.name} runs tag {effect.tag} as {effect.rank} of {effect.size} on {lanes}{strands}"
         )
 
     def call_made(self, host: PeerHost, call: int, request: Request) -> None:
@@ -202,7 +203,9 @@ class Story:
         address = (f"10.0.0.{number}", 40_000)
         group, lanes = int(chosen.get("group", 0)), int(chosen.get("lanes", 0))
         party = Party(chosen.get("party", ""), int(chosen.get("of", 1)))
-        identity = Identity(PeerId(name), group, *address, lanes, visits, secret=f"of {name}", party=party)
+        threads = int(chosen.get("threads", 1))
+        more = {"secret": f"of {name}", "party": party, "threads": threads}
+        identity = Identity(PeerId(name), group, *address, lanes, visits, **more)
         host = self.theatre.place(PeerHost(self.theatre, identity, address, WAY_S))
         host.gives_up_next = "late" in options
         if "nat" in options:

@@ -229,7 +229,7 @@ class Theatre:
         announced = host if self.random.random() < 0.5 else ""
         label = Label(draw_name(kind, number), "sim", number, "0", f"of{number}")
         me = Identity(peer, group, announced, port, self.plan.lanes[group], secret=f"of {peer}", label=label)
-        identity = pipes.with_lanes_max(me, self.plan.pipe)
+        identity = machines.with_threads(pipes.with_lanes_max(me, self.plan.pipe), self.plan.threads)
         if self.plan.secured:
             sealed = "off" if Random(peer).random() < self.plan.unlike else "on"
             identity = structs.replace(identity, pin=lanes.pin_of(peer), lane_tls=sealed)

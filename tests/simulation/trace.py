@@ -9,6 +9,7 @@ from msgspec import Struct
 from pccl.core.fields import Flow, Party
 
 _SHORT_IDS = 8
+_SAME = ("label", "digest", "ticket", "lanes_max", "threads")
 
 
 class Trace:
@@ -38,7 +39,7 @@ def tell(value: Any) -> str:
         inner = " ".join(
             f"{name}={tell(field)}"
             for name, field in fields
-            if name not in ("label", "digest", "ticket", "lanes_max") and field not in ("", (), b"", Party(), Flow())
+            if name not in _SAME and field not in ("", (), b"", Party(), Flow()) and (name, field) != ("strands", 1)
         )
         return f"{type(value).__name__}({inner})"
     if isinstance(value, tuple):

@@ -23,6 +23,7 @@ _BELOW_NET = (
     "called",
     "config",
     "credentials",
+    "threads",
     "uplink",
     "environment",
     "release",
@@ -37,8 +38,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "codec": ("types",),
     "core": ("types", "codec"),
     "errors": ("types", "core.effects"),
-    "config": (*_SETTINGS, "arguments", "called", "environment", "credentials", "uplink"),
+    "config": (*_SETTINGS, "arguments", "called", "environment", "credentials", "threads", "uplink"),
     "called": (*_SETTINGS, "arguments", "core.names", "environment"),
+    "threads": (*_SETTINGS, "arguments", "environment"),
     "uplink": (*_SETTINGS, "environment"),
     "credentials": (*_SETTINGS, "environment"),
     "environment": _SETTINGS,
@@ -265,13 +267,14 @@ def _is_set(node: ast.expr, names: set[str]) -> bool:
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 400
-CORE_LINES_MAX = 6034
+CORE_LINES_MAX = 6070
 """Hard limits, some way above what we aim at (40, 300, 6,000): they stop growth, nothing more. In `core/` lines of code
 count: a limit that counted docstrings too would be a limit on explaining. One in nine of them is an import, and more
 than a thousand are the way back to a master (docs/recovery.md); some hundred are about peers that are admitted and
 hostile, of which eighty about what they report to a restarted master (`core/master/tickets.py`), and one hundred and
 fifty about peers that come and go together (`core/master/parties.py`); three hundred are how many lanes links have
-(`core/master/lanes.py`, `core/rules/lanes.py`): what grows and goes back has to remember."""
+(`core/master/lanes.py`, `core/rules/lanes.py`): what grows and goes back has to remember; and thirty how a collective
+is divided among threads (`core/rules/schedule.py`), which all of its peers must do alike."""
 
 
 def docstring(source: Source) -> Iterator[str]:

@@ -228,6 +228,7 @@ def test_the_encoding_is_a_map_with_the_name_of_the_message() -> None:
         "pin": b"",
         "lane_tls": "",
         "lanes_max": 0,
+        "threads": 1,
         "party": {"name": "", "size": 1, "key": b""},
     }
     assert msgspec.msgpack.decode(encode(join)) == {**JOIN, "me": me, "dial": 0}

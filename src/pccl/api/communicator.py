@@ -43,7 +43,8 @@ class Communicator(Collectives, PcclCalls):
     machine behind the same name is found there. Peers of the same `peer_group` reduce together.
     `p2p_connection_pool_size` is the number of lanes to each neighbour; 0 leaves
     it to the group, which then has as many as it takes. `congestion_control` is that of these connections, by default
-    the kernel's; `max_upload_mbps` bounds all that this peer sends to others. `listen` is where
+    the kernel's; `max_upload_mbps` bounds all that this peer sends to others. `lane_threads` is the number of threads
+    that may work for one large collective, by default a quarter of the cores and at most 8. `listen` is where
     this peer waits for lanes (`host`, `:port` or `host:port`; by default any address
     and a port that the kernel chooses), `announce` is where others shall dial it, when that is not the same.
     `lane_tls="off"` leaves the bytes between peers with a token in the clear, for private networks: their ends are
@@ -78,6 +79,7 @@ class Communicator(Collectives, PcclCalls):
         lane_tls: str = "",
         congestion_control: str = "",
         max_upload_mbps: float = 0.0,
+        lane_threads: int = 0,
         sigterm: bool | None = None,
         sigusr1: bool | None = None,
         **limits: Unpack[PeerLimitSettings],
@@ -85,6 +87,7 @@ class Communicator(Collectives, PcclCalls):
         configure()
         places = Places(listen, announce, name, token, CertificateSettings(ca, cert, key), party, party_size)
         places = places._replace(congestion_control=congestion_control, max_upload_mbps=max_upload_mbps)
+        places = places._replace(lane_threads=lane_threads)
         config = PeerConfig.resolve(address, peer_group, p2p_connection_pool_size, places, limits)
         if config.token:
             tokens.parse(config.token)  # What is wrong with it is known before any byte moves.

@@ -190,7 +190,7 @@ class Membership:
         label = Label(config.name, machine(), os.getpid(), release(), f"{_PROCESS}{os.getpid()}")
         party = Party(config.party, config.party_size, self._party_key) if config.party else Party()
         me = Identity(peer, config.group, *place, config.lanes, visits, serves, secret, label, party=party)
-        me = structs.replace(me, lanes_max=self._bounds.lanes_max)
+        me = structs.replace(me, lanes_max=self._bounds.lanes_max, threads=config.threads)
         security = self._lane_security
         return me if security is None else structs.replace(me, pin=security.pin, lane_tls=security.lane_tls)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from pccl.core.limits import PARTY_SIZE_MAX
+from pccl.core.limits import PARTY_SIZE_MAX, THREADS_MAX
 from pccl.types import CollectiveKind, DataType, PeerId, ReduceOp
 
 Id = Annotated[PeerId, Meta(max_length=64, pattern=r"\A[0-9A-Za-z_-]+\Z")]
@@ -41,6 +41,7 @@ Lane = Annotated[int, Meta(ge=0, le=1024)]
 """The highest is the express lane of a link with as many others as there may be."""
 LaneCount = Annotated[int, Meta(ge=0, le=1024)]
 """1,024 connections to one neighbour are four times what PCCL's authors needed for 45 Gbit/s over a continent."""
+ThreadCount = Annotated[int, Meta(ge=1, le=THREADS_MAX)]
 SEGMENT_BYTES_MAX = 16 * 1024 * 1024
 """The data plane accepts no longer segment, from any peer."""
 SegmentBytes = Annotated[int, Meta(ge=8, le=SEGMENT_BYTES_MAX)]
@@ -169,6 +170,8 @@ class Identity(Concealing, frozen=True):
     party: Party = Party()
     lanes_max: LaneCount = 0
     """Lanes to a neighbour that the descriptors of my process allow; 0: no more than are asked for."""
+    threads: ThreadCount = 1
+    """That I have for one collective."""
 
     def __post_init__(self) -> None:
         whole(pin=self.pin)

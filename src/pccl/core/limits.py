@@ -15,6 +15,9 @@ PARTY_SIZE_MAX = 64
 """Peers of one machine: as many as may wait at one address (`address_candidates_max`), or a party could never be
 complete. Machines have eight or sixteen devices."""
 
+THREADS_MAX = 16
+"""Of a peer for one collective: about what 100 Gbit/s under TLS take (docs/tuning.md)."""
+
 
 class MasterLimits(Struct, frozen=True):
     """What the master's core waits for, at most."""

@@ -303,7 +303,8 @@ def plan(effect: StartAttempt, stall_s: float) -> _native.Plan:
     made = parameters(effect.spec)
     made.tag, made.attempt = effect.tag, effect.attempt
     made.rank, made.size, made.root = effect.rank, effect.size, effect.root_rank
-    made.segment_bytes, made.stall_s, made.bytes_min_s = effect.segment_bytes, stall_s, BYTES_MIN_S
+    made.segment_bytes, made.strands = effect.segment_bytes, effect.strands
+    made.stall_s, made.bytes_min_s = stall_s, BYTES_MIN_S
     return made
 
 

@@ -13,6 +13,7 @@ from tests.simulation.checkers.recovery import KicksAreJust, NoGaps, NothingInve
 from tests.simulation.checkers.rights import OnlyOperatorsKick, VotesAreLimited
 from tests.simulation.checkers.rings import FreshSizes, OneRing
 from tests.simulation.checkers.states import HighestWins, NobodyUsurps, OneState, OneStrategy, SourcesHold
+from tests.simulation.checkers.strands import Strands
 from tests.simulation.checkers.widths import Widths
 
 ALL: tuple[type[Checker], ...] = (
@@ -50,6 +51,7 @@ ALL: tuple[type[Checker], ...] = (
     OnlyOperatorsKick,
     VotesAreLimited,
     Widths,
+    Strands,
 )
 
 NAMES = (

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 from tests.simulation import aimed
 from tests.simulation.checkers import NAMES
-from tests.simulation.mutants import calls, membership, parties, recovery, states, widths, words
+from tests.simulation.mutants import calls, membership, parties, recovery, states, strands, widths, words
 from tests.simulation.mutants.mutant import Mutant
 from tests.simulation.runner import Verdict, play
 
@@ -20,6 +20,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     **recovery.MUTANTS,
     **words.MUTANTS,
     **widths.MUTANTS,
+    **strands.MUTANTS,
 }
 
 

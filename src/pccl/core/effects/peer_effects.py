@@ -161,6 +161,9 @@ class StartAttempt(Reduction, frozen=True):
     segment_bytes: int
     root_rank: int = 0
     """Where the tensor of a broadcast comes from."""
+    strands: int = 1
+    """Parts that run side by side: of S the s-th has the segments with index s modulo S in their chunk, and the stripes
+    with place s modulo S."""
 
 
 class CarryParcels(Struct, frozen=True):

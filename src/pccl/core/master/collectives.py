@@ -26,7 +26,7 @@ from pccl.core.messages.to_master import Done, Failed, Initiate
 from pccl.core.messages.to_peer import Abort, Outcome, RefusedCollective, Start, Withdrawn
 from pccl.core.rules.agreement import different_results, disagreement, rootless
 from pccl.core.rules.ballot import Ballot
-from pccl.core.rules.schedule import lane_share, segment_bytes
+from pccl.core.rules.schedule import lane_share, segment_bytes, strand_count, useful_threads
 from pccl.core.text import ALONE, Violation, clip
 from pccl.types import PeerId, short, tag_name
 
@@ -259,12 +259,18 @@ class Collectives(Part):
                 continue
             free = self._free_lanes(group)
             if free:
-                share = lane_share(len(free), len(ready) - place, collective.spec, round_trip_s)
+                threads = self._threads(collective)
+                share = lane_share(len(free), len(ready) - place, collective.spec, round_trip_s, threads)
                 self._start(collective, free[:share], now)
 
     def _free_lanes(self, group: int) -> tuple[int, ...]:
         used = {lane for collective in self.holding_lanes(group) for lane in collective.lanes}
         return tuple(lane for lane in range(self._links.ring_lanes(group)) if lane not in used)
+
+    def _threads(self, collective: Collective) -> int:
+        """That work for it at each peer: as many as all of them have, and it is worth."""
+        ring = self._roster.ring(collective.group)
+        return useful_threads(collective.spec, len(ring), min(self._roster.accepted[peer].threads for peer in ring))
 
     def _start(self, collective: Collective, lanes: tuple[int, ...], now: float) -> None:
         """Start it over these lanes of its ring; without lanes, with what came along with the votes."""
@@ -280,7 +286,8 @@ class Collectives(Part):
         attempt = (collective.tag, collective.attempt, self._roster.epoch)
         last = next(reversed(collective.ballot.votes))
         pending = bool(self._roster.ready(now))
-        self._outbox.send(collective.ring, Start(*attempt, lanes, segments, parcels, last, pending))
+        strands = strand_count(self._threads(collective), len(lanes), round_trip_s)
+        self._outbox.send(collective.ring, Start(*attempt, lanes, segments, parcels, last, pending, strands))
 
     def _abort(self, collective: Collective, reason: str, now: float) -> None:
         collective.reason = reason

@@ -51,7 +51,7 @@ class Member(Staged[MemberStage]):
         self.group = me.group
         self.connection = connection
         self.host, self.port = me.host or seen_host, me.port
-        self.lanes, self.lanes_max = me.lanes, me.lanes_max
+        self.lanes, self.lanes_max, self.threads = me.lanes, me.lanes_max, me.threads
         self.pin, self.lane_tls = me.pin, me.lane_tls
         self.secret = me.secret
         self.serves = me.serves

@@ -18,6 +18,7 @@ from pccl.core.fields import (
     SegmentBytes,
     Tag,
     Text,
+    ThreadCount,
     Ticket,
 )
 from pccl.core.messages.both import Ping, Pong
@@ -118,6 +119,8 @@ class Start(Struct, frozen=True, tag=True):
     pending: bool = False
     """Candidates wait to be admitted. Here and not in `Outcome`: what is committed was started at all its participants
     by one master, while two masters may tell an outcome, one before the candidates were there and one after."""
+    strands: ThreadCount = 1
+    """Divide it into so many parts, each with a thread, with segments and with lanes of its own."""
 
 
 class Abort(Struct, frozen=True, tag=True):

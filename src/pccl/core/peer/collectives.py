@@ -96,6 +96,8 @@ class Collectives:
         self._me = me
         self._links = links
         self._outbox = outbox
+        self.threads = 1
+        """That we have for each of them."""
         self._attempts: dict[int, Attempt] = {}
         self._last_parcel = 0
         self._kept: dict[int, int] = {}
@@ -232,6 +234,11 @@ class Collectives:
             self._end(attempt, Failure(FailureKind.TIMED_OUT, message.reason, attempt.tag, message.missing))
 
     def _start(self, attempt: Attempt, start: Start) -> None:
+        if start.strands > min(self.threads, len(start.lanes)):
+            raise Violation(
+                f"tag {attempt.tag} was started in {start.strands} strands, with {len(start.lanes)} lanes and "
+                f"{self.threads} threads"
+            )
         rank, size, lanes = attempt.ring.index(self._me), len(attempt.ring), start.lanes
         to_next = self._links.lend(attempt.ring[(rank + 1) % size], lanes, attempt.number)
         from_prev = self._links.lend(attempt.ring[rank - 1], lanes, attempt.number)
@@ -242,7 +249,7 @@ class Collectives:
         attempt.enter(AttemptStage.RUNNING)
         root = attempt.ring.index(attempt.spec.root) if attempt.spec.kind is CollectiveKind.BROADCAST else 0
         work = (attempt.call, attempt.tag, attempt.number, attempt.spec, rank, size)
-        self._outbox.add(StartAttempt(*work, to_next, from_prev, start.segment_bytes, root))
+        self._outbox.add(StartAttempt(*work, to_next, from_prev, start.segment_bytes, root, start.strands))
 
     def _start_exchange(self, attempt: Attempt, parcels: tuple[int, ...]) -> None:
         rank = attempt.ring.index(self._me)

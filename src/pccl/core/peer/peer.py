@@ -91,6 +91,7 @@ class Peer(Staged[PeerStage]):
         self._links = Links(identity.peer, limits, self._outbox)
         self._links.asked = identity.lanes
         self._collectives = Collectives(identity.peer, self._links, self._outbox)
+        self._collectives.threads = identity.threads
         self._sync = Sync(self._links, self._outbox)
         self._masters = Masters(limits, int.from_bytes(identity.peer.encode()))
         self._answers = Answers()

@@ -11,8 +11,8 @@ STRIPE_BYTES_MIN = 256 * 1024
 connection has in flight on a wide-area link anyway, and the lane serves another collective better."""
 
 NEAR_S = 0.005
-"""With round trips below this one connection fills the link: 5 ms at 10 Gbit/s are 6 MB in flight, which the kernel's
-own buffers hold. More lanes would only cost wake-ups and system calls."""
+"""With round trips below this one connection fills the link, or keeps a thread busy: 5 ms at 10 Gbit/s are 6 MB in
+flight, which the kernel's own buffers hold. More lanes would only cost wake-ups and system calls."""
 
 SEGMENT_BYTES_MIN = 16 * 1024
 """Smaller segments cost more in headers and system calls than their finer pipelining gains."""
@@ -31,6 +31,20 @@ the less has to wait for it. The rates of such links leave time for four times a
 SEGMENTS_PER_LANE = 4
 """A chunk is cut so that each lane carries at least this many segments of it: while one is being received the next is
 being reduced and a third sent on, and a slow lane can be overtaken by the others."""
+
+STRAND_BYTES_MIN = SEGMENTS_PER_LANE * SEGMENT_BYTES_BEST
+"""A strand has at least this much of every chunk: what is left of it when chunks do not divide evenly is at most a
+quarter, and a thread is woken for some hundred microseconds of work."""
+
+THREAD_BYTES_S = 1_000_000_000
+"""What one thread sends while it receives as much: 1.7 GB/s plain, 0.8 under TLS (docs/tuning.md)."""
+
+WINDOW_BYTES = 4 * 1024 * 1024
+"""What a connection has in flight at most: Linux's own limit of what one may keep to send again."""
+
+STRAND_LANES_MIN = 4
+"""Where neighbours are far: what a slow lane holds up can be overtaken only by lanes of the same strand. As many as a
+link has by default."""
 
 PARCEL_BYTES_MAX = 64 * 1024
 """No contribution longer than this is sent along with a vote. Up to here the bytes cost less than the delays they save
@@ -60,10 +74,25 @@ def parcel_bytes(round_trip_s: float) -> int:
     return int(min(PARCEL_BYTES_MAX, round_trip_s * PARCEL_RATE))
 
 
-def lane_share(free: int, waiting: int, spec: CollectiveSpec, round_trip_s: float) -> int:
-    """How many of the free lanes a collective gets when `waiting` ones, itself included, are ready to start."""
-    useful = -(-spec.count * spec.dtype.itemsize // STRIPE_BYTES_MIN) if round_trip_s > NEAR_S else 1
+def useful_threads(spec: CollectiveSpec, size: int, threads: int) -> int:
+    """How many of the threads that each peer of a ring of this size has are worth to be woken for a collective."""
+    return max(1, min(threads, _chunk_bytes(spec, size) // STRAND_BYTES_MIN))
+
+
+def lane_share(free: int, waiting: int, spec: CollectiveSpec, round_trip_s: float, threads: int = 1) -> int:
+    """How many of the free lanes a collective gets when `waiting` ones, itself included, are ready to start: near ones
+    one for each thread."""
+    useful = -(-spec.count * spec.dtype.itemsize // STRIPE_BYTES_MIN) if round_trip_s > NEAR_S else threads
     return max(1, min(free // waiting, useful))
+
+
+def strand_count(threads: int, lanes: int, round_trip_s: float) -> int:
+    """Into how many strands a collective with so many lanes is divided for so many threads: each has lanes of its own,
+    as many as keep a thread busy. One carries a window in each round trip, at most; an infinite one is not known."""
+    if round_trip_s <= NEAR_S:
+        return max(1, min(threads, lanes))
+    busy = int(lanes * WINDOW_BYTES / (THREAD_BYTES_S * round_trip_s))
+    return max(1, min(threads, busy, lanes // STRAND_LANES_MIN))
 
 
 def transfer_lanes(lanes: int, round_trip_s: float) -> tuple[int, ...]:
@@ -74,10 +103,13 @@ def transfer_lanes(lanes: int, round_trip_s: float) -> tuple[int, ...]:
 def segment_bytes(spec: CollectiveSpec, size: int, lanes: int, round_trip_s: float) -> int:
     """The length of a segment for a ring of this size: a multiple of eight bytes, so that elements stay whole."""
     best = SEGMENT_BYTES_FAR if round_trip_s > NEAR_S else SEGMENT_BYTES_BEST
-    chunk = -(-spec.count * spec.dtype.itemsize // size)
-    wanted = chunk // (lanes * SEGMENTS_PER_LANE)
+    wanted = _chunk_bytes(spec, size) // (lanes * SEGMENTS_PER_LANE)
     length = min(max(wanted, SEGMENT_BYTES_MIN), best * _plain_per_coded(spec), SEGMENT_BYTES_MAX)
     return length // 8 * 8
+
+
+def _chunk_bytes(spec: CollectiveSpec, size: int) -> int:
+    return -(-spec.count * spec.dtype.itemsize // size)
 
 
 def _plain_per_coded(spec: CollectiveSpec) -> int:

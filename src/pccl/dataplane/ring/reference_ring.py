@@ -40,6 +40,8 @@ class Sender:
     """One lane to the next peer and the segment that is on its way out."""
 
     lane: Connection
+    strand: int = 0
+    """It carries segments of this strand alone."""
     rest: memoryview = field(default_factory=lambda: memoryview(b""))
     """Header and payload, as far as they are not sent."""
     begun: bool = False
@@ -77,6 +79,8 @@ class Receiver:
     """One lane from the previous peer and the segment that is on its way in."""
 
     lane: Connection
+    strand: int = 0
+    """It carries segments of this strand alone."""
     header: Header | None = None
     """None while the header itself is being received."""
     data: bytearray = field(default_factory=lambda: bytearray(HEADER_BYTES))
@@ -141,7 +145,12 @@ class Ring:
         self._in_place = buffers.in_place
         self._senders, self._receivers = senders, receivers
         self._saved: list[tuple[Place, bytes]] = []
-        self._ready: deque[tuple[int, int, Bytes]] = deque()  # (hop, index, payload) to be sent
+        for stripe, sender in enumerate(senders):
+            sender.strand = stripe % effect.strands
+        for stripe, receiver in enumerate(receivers):
+            receiver.strand = stripe % effect.strands
+        # (hop, index, payload) to be sent, by strand
+        self._ready: list[deque[tuple[int, int, Bytes]]] = [deque() for _ in range(effect.strands)]
         hops = range(route.hops)
         self._begun = {(hop, index): 0 for hop in hops for index in range(route.segments(route.chunk_received(hop)))}
         """How many copies of each segment have come, or begun to."""
@@ -153,7 +162,7 @@ class Ring:
         self.useful_bytes = 0
         """Of this attempt, both ways: those of earlier ones are no progress."""
         for index in range(route.segments(route.chunk_sent(0)) if route.hops else 0):
-            self._ready.append((0, index, self._input[self._own(index).within(route.input_begin)]))
+            self._push(0, index, self._input[self._own(index).within(route.input_begin)])
 
     @property
     def finished(self) -> bool:
@@ -175,7 +184,7 @@ class Ring:
         poll = select.poll()
         events: dict[int, int] = {}  # in a ring of two a lane is both ways, and `register` would forget the first
         for sender in self._senders if self._unsent else ():
-            if sender.rest or self._ready:
+            if sender.rest or self._ready[sender.strand]:
                 events[sender.lane.fileno()] = select.POLLOUT
         for receiver in self._receivers if self._unreceived else ():
             events[receiver.lane.fileno()] = events.get(receiver.lane.fileno(), 0) | select.POLLIN
@@ -217,9 +226,10 @@ class Ring:
 
     def _send(self, sender: Sender) -> bool:
         if not sender.rest:
-            if not self._ready or not sender.ready:
+            ready = self._ready[sender.strand]
+            if not ready or not sender.ready:
                 return False
-            hop, index, payload = self._ready.popleft()
+            hop, index, payload = ready.popleft()
             if hop == 0 and self._shares is not None:
                 payload = self._shares.encode(payload, self._first(self._own(index)), self._stream(0))
             if hop == 0 and self._route.reducing_hops == 0 and not self._in_place:
@@ -231,6 +241,9 @@ class Ring:
         self.useful_bytes += sent
         self._unsent -= not sender.rest
         return sent > 0
+
+    def _push(self, hop: int, index: int, payload: Bytes) -> None:
+        self._ready[index % len(self._ready)].append((hop, index, payload))
 
     def _own(self, index: int) -> Place:
         """Where a segment of what we send first lies."""
@@ -265,7 +278,7 @@ class Ring:
             return got > 0
         if receiver.header is None:
             header = Header.unpack(receiver.data)
-            receiver.second = self._examine(header)
+            receiver.second = self._examine(header, receiver.strand)
             receiver.expect(header)
         else:
             if not self._useless(receiver.header):
@@ -277,7 +290,7 @@ class Ring:
         """The rest of an attempt that was aborted, or of a segment of which another copy has come."""
         return header.attempt < self._effect.attempt or (header.hop, header.index) in self._whole
 
-    def _examine(self, header: Header) -> bool:
+    def _examine(self, header: Header, strand: int) -> bool:
         """Refuse what cannot be: nothing sensible can follow it. Whether it is the second of its kind."""
         effect, segment = self._effect, (header.hop, header.index)
         if header.seal != seal(header):
@@ -287,6 +300,8 @@ class Ring:
         if header.attempt < effect.attempt:
             return False
         if header.tag != effect.tag or self._begun.get(segment, COPIES_MAX) == COPIES_MAX:
+            raise Failed("a segment from the previous peer has no place in this attempt")
+        if header.index % len(self._ready) != strand:
             raise Failed("a segment from the previous peer has no place in this attempt")
         if header.length != self._on_lane(self._place(self._route.chunk_received(header.hop), header.index)):
             raise Failed("a segment from the previous peer has no place in this attempt")
@@ -309,7 +324,7 @@ class Ring:
             self._write(place, payload if self._shares is None else self._decoded(payload, place))
         self._unreceived -= 1
         if hops < self._route.hops:
-            self._ready.append((hops, header.index, payload))
+            self._push(hops, header.index, payload)
 
     def _reduced(self, hops: int, received: Bytes, place: Place) -> Bytes:
         """After so many hops: the last that reduces finishes the chunk."""
