@@ -158,7 +158,21 @@ def test_small_chunks_say_nothing_about_the_pace_of_a_lane():
     lane.arrived(300, 0.01)
     assert lane.remaining_s(0.02) < SECOND_REQUEST_S
     lane.arrived(CHUNK_BYTES, 5.01)
-    assert lane.remaining_s(5.01) == 5.0
+    assert round(lane.remaining_s(5.01), 2) == 5.01
+
+
+def test_a_lane_that_brings_small_chunks_slowly_is_helped():
+    """None of them tells of its pace, and each comes before it is late; all of them together would come last."""
+    small = CHUNK_BYTES // 16
+    made = begun([0, 1], manifest(*[small] * 32, version=1))
+    fast, slow = made.next_chunks(0, 0.0), made.next_chunks(1, 0.0)
+    assert deliver(made, 0, 0.1) == fast
+    for number in range(4):
+        now = 0.9 * SECOND_REQUEST_S * (number + 1)
+        assert made.next_chunks(0, now) == [], "until so much has come that its pace is known"
+        _, digest = made.expected(1)
+        assert made.chunk_came(1, digest, now)
+    assert made.next_chunks(0, now) == [slow[-1]]
 
 
 def test_a_slow_lane_that_breaks_after_it_was_helped_owes_nothing():

@@ -33,7 +33,8 @@ SECOND_REQUEST_S = 1.0
 """What a lane will bring within this is not asked for a second time: it would cost more than it gains, a lane too."""
 
 PACE_BYTES_MIN = CHUNK_BYTES // 4
-"""The least chunk from which a lane's pace is taken."""
+"""A lane's pace is taken from so many bytes at least, of one chunk or of several that came without a pause: fewer tell
+of round trips and of the scheduler, not of the link."""
 
 
 class Goal(Struct, frozen=True):
@@ -59,6 +60,9 @@ class Asked:
     """When the last chunk came, or the first was asked for."""
     pace_s: float = 0.0
     """Seconds for each byte, of late."""
+    counted_bytes: int = 0
+    """Those that came, and are in no pace yet."""
+    counted_from: float = 0.0
     gone: bool = False
 
     def remaining_s(self, now: float) -> float:
@@ -67,11 +71,12 @@ class Asked:
         return max(self.outstanding_bytes * self.pace_s - elapsed_s, elapsed_s)
 
     def arrived(self, cost: int, now: float) -> None:
-        """So much came at last: half of what is known of the pace is from this. A small chunk tells of round trips and
-        of the scheduler, not of the link."""
-        if cost >= PACE_BYTES_MIN:
-            pace_s = (now - self.moved_at) / cost
+        """So much came at last: half of what is known of the pace is from what came lately."""
+        self.counted_bytes += cost
+        if self.counted_bytes >= PACE_BYTES_MIN:
+            pace_s = (now - self.counted_from) / self.counted_bytes
             self.pace_s = (self.pace_s + pace_s) / 2 if self.pace_s else pace_s
+            self.counted_bytes, self.counted_from = 0, now
         self.moved_at = now
 
 
@@ -191,7 +196,8 @@ class Agenda:
 
     def _ask(self, asked: Asked, chunk: Chunk, now: float) -> None:
         if not asked.outstanding:
-            asked.moved_at = now
+            asked.moved_at = asked.counted_from = now
+            asked.counted_bytes = 0
         asked.outstanding.append(chunk)
         asked.outstanding_bytes += self._cost(chunk)
         self._unfinished[chunk] += 1
