@@ -3,7 +3,7 @@
 Owns shapes and colours. Must not know what is plotted.
 """
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 860, 460, 60, 270, 30, 50
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 890, 460, 60, 300, 30, 50
 COLOURS = ["#777777", "#000000", "#1b7837", "#7fbf7b", "#2166ac", "#67a9cf", "#b2182b", "#ef8a62", "#762a83", "#af8dc3"]
 TICKS = 5
 
