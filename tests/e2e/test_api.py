@@ -150,8 +150,9 @@ def test_no_process_of_the_demo_has_a_token_in_arguments_or_variables():
             token = token or line.partition("#")[2].strip() * ("pccl://" in line)
             for child in Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split() if token else ():
                 with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                    variables, arguments = (
-                        Path(f"/proc/{child}/{what}").read_bytes() for what in ("environ", "cmdline")
+                    # In this order: arguments of the new program mean that the variables are its own, too.
+                    arguments, variables = (
+                        Path(f"/proc/{child}/{what}").read_bytes() for what in ("cmdline", "environ")
                     )
                     if arguments.endswith(b"demo\0"):
                         continue  # Forked, and not yet another program.
