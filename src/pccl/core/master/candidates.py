@@ -86,10 +86,8 @@ class Candidates(Part):
 
     def other_lanes(self, me: Identity | Member) -> Kick | None:
         """Why this peer cannot have lanes with those that are accepted; None if it can."""
-        lanes = self._roster.lanes.get(me.group) if self._roster.ring(me.group) else None
-        if lanes is not None and me.lanes not in (0, lanes):
-            return _other_number(me.group, lanes, me.lanes)
-        return _other_sealing(me, _example(self._roster.accepted.values()))
+        lanes = self._roster.lanes.get(me.group, 0) if self._roster.ring(me.group) else 0
+        return _why_odd(me, lanes, _example(self._roster.accepted.values()))
 
     def settle_lanes(self, tried: Iterable[Member]) -> list[tuple[Member, Kick]]:
         """How many lanes the links of groups have that begin with these, and whether lanes are sealed in a run that
@@ -104,26 +102,12 @@ class Candidates(Part):
                 likes = sorted(counted.items(), key=lambda each: (-each[1], each[0]))
                 self._roster.lanes[group] = likes[0][0] if likes else self._limits.default_lanes
         example = _example(self._roster.accepted.values() or members)
-        odd = [(each, self._why_odd(each, example)) for each in members]
+        odd = [(each, _why_odd(each, self._roster.lanes[each.group], example)) for each in members]
         return [(member, kick) for member, kick in odd if kick is not None]
-
-    def _why_odd(self, member: Member, example: Member | None) -> Kick | None:
-        lanes = self._roster.lanes[member.group]
-        if member.lanes not in (0, lanes):
-            return _other_number(member.group, lanes, member.lanes)
-        return _other_sealing(member, example)
 
     def waited_for(self) -> Iterable[PeerId]:
         """All of them: no peer needs them, but others may want their places."""
         return [peer for peer, each in self._roster.candidates.items() if each.stage is MemberStage.CANDIDATE]
-
-
-def _other_number(group: int, lanes: int, asked: int) -> Kick:
-    reason = (
-        f"group {group} uses {lanes} lanes per neighbour and you ask for {asked}; "
-        "set p2p_connection_pool_size alike on all peers, or leave it at 0"
-    )
-    return Kick(KickKind.LANES, reason)
 
 
 def _example(members: Collection[Member]) -> Member | None:
@@ -133,11 +117,18 @@ def _example(members: Collection[Member]) -> Member | None:
     return min(members, key=lambda each: (-counted[each.lane_tls], each.lane_tls != "on"), default=None)
 
 
-def _other_sealing(candidate: Identity | Member, example: Member | None) -> Kick | None:
-    if example is None or candidate.lane_tls == example.lane_tls:
+def _why_odd(me: Identity | Member, lanes: int, example: Member | None) -> Kick | None:
+    """Why this peer does not fit: its group has so many lanes (0: any), and the run is sealed like the example."""
+    if lanes and me.lanes not in (0, lanes):
+        reason = (
+            f"group {me.group} uses {lanes} lanes per neighbour and you ask for {me.lanes}; "
+            "set p2p_connection_pool_size alike on all peers, or leave it at 0"
+        )
+        return Kick(KickKind.LANES, reason)
+    if example is None or me.lane_tls == example.lane_tls:
         return None
     reason = (
-        f"{short(candidate.peer)} has lane_tls={candidate.lane_tls or 'none'!r} and {short(example.peer)} has "
+        f"{short(me.peer)} has lane_tls={me.lane_tls or 'none'!r} and {short(example.peer)} has "
         f"{example.lane_tls or 'none'!r}; set lane_tls (PCCL_LANE_TLS) alike on all peers"
     )
     return Kick(KickKind.LANES, reason)
