@@ -86,6 +86,24 @@ def test_a2_the_model_is_replaced(start, how, right):
         assert (tensor == 1.0).all() != right
 
 
+@pytest.mark.parametrize("right", [False, True], ids=["clones of a guest", "of the first token"])
+def test_a2_clones_of_one_token_are_no_majority(start, right):
+    """One token joins as often as it likes: what its peers hold alike replaces the model only with the right."""
+    run = start()
+    anna, bert = run.peer("anna"), run.peer("bert")
+    clones = [run.peer(f"clone-{number}", token=run.token if right else token_of(run)) for number in range(3)]
+    peers = [anna, bert, *clones]
+    connect(*peers)
+    tensors, states = zip(*(state(1.0, 1) for _ in peers), strict=True)
+    together(*(sync(peer, held) for peer, held in zip(peers, states, strict=True)))
+    for tensor in tensors[2:]:
+        tensor[:] = 666.0
+    for held in states:
+        held.revision = 2
+    together(*(sync(peer, held) for peer, held in zip(peers, states, strict=True)))
+    assert all((tensor == (666.0 if right else 1.0)).all() for tensor in tensors)
+
+
 class Denier:
     """Says of each of its links that it is down, again and again."""
 
