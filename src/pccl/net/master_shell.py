@@ -30,7 +30,7 @@ from pccl.core.effects.master import (
 from pccl.core.messages.lanes import LaneHello
 from pccl.core.messages.to_master import Join, Resume, ToMaster
 from pccl.core.names import clean
-from pccl.core.rights import without_secret
+from pccl.core.rights import origin_of, without_secret
 from pccl.errors import UsageError
 from pccl.logs import Teller
 from pccl.net import handshake, sockets
@@ -39,7 +39,7 @@ from pccl.net.budgets import Budgets, Kept
 from pccl.net.connection import MasterEnd, MasterSide
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
-from pccl.net.listening import Listener, Strangers, origin_of
+from pccl.net.listening import Listener, Strangers
 from pccl.net.rates import Allowance
 from pccl.net.turns import Turns
 from pccl.security import audit, identity

@@ -14,7 +14,7 @@ from pccl.core.master.part import Common, Departure, Part
 from pccl.core.master.parties import Parties
 from pccl.core.master.roster import Member, MemberStage
 from pccl.core.messages.to_peer import Kick
-from pccl.core.rights import is_local
+from pccl.core.rights import is_local, origin_of
 from pccl.types import PeerId, short
 
 FREE_FAILURES, PAUSE_S, PAUSE_MAX_S = 1, 10.0, 120.0
@@ -53,19 +53,19 @@ class Candidates(Part):
         candidates, limits = self._roster.candidates.values(), self._limits
         if len(candidates) >= limits.candidates_max:
             return Kick(KickKind.FULL, f"{len(candidates)} candidates wait already (candidates_max); come again later")
-        here = sum(each.seen_host == host for each in candidates)
+        here = sum(each.origin == origin_of(host) for each in candidates)
         if host and not is_local(host) and here >= limits.address_candidates_max:
-            reason = f"{here} candidates from {host} wait already (address_candidates_max); come again later"
+            reason = f"{here} candidates from {origin_of(host)} wait already (address_candidates_max); come again later"
             return Kick(KickKind.FULL, reason)
         return self.parties.objection(me)
 
     def arrive(self, member: Member, now: float) -> None:
         """One has come: it rests if others from its address have failed before."""
-        failures, held_s, at = self._failed.get(member.seen_host, Failed())
+        failures, held_s, at = self._failed.get(member.origin, Failed())
         if failures > FREE_FAILURES and held_s > FREE_S:
             member.rests_until = at + min(PAUSE_S * 2 ** (failures - FREE_FAILURES - 1), PAUSE_MAX_S)
             if member.rests_until > now:
-                rest_s, where = member.rests_until - now, member.seen_host or "its address"
+                rest_s, where = member.rests_until - now, member.origin or "its address"
                 sentence = f"candidates from {where} rest for {rest_s:.0f} s: {failures} admissions from there failed"
                 self._outbox.note(Note(sentence, "rests", warns=True, peer=member.peer))
 
@@ -73,16 +73,16 @@ class Candidates(Part):
         """Those that were being tried have failed."""
         for each in gone:
             if each.tried:
-                host = each.member.seen_host
-                failures, held_s, _ = self._failed.pop(host, Failed())
-                self._failed[host] = Failed(failures + 1, held_s + each.now - each.member.tried_at, each.now)
+                origin = each.member.origin
+                failures, held_s, _ = self._failed.pop(origin, Failed())
+                self._failed[origin] = Failed(failures + 1, held_s + each.now - each.member.tried_at, each.now)
         while len(self._failed) > ADDRESSES_KEPT:
             del self._failed[next(iter(self._failed))]
 
     def admitted(self, members: Iterable[Member]) -> None:
         """These were: nothing is held against where they come from."""
         for member in members:
-            self._failed.pop(member.seen_host, None)
+            self._failed.pop(member.origin, None)
 
     def other_lanes(self, me: Identity | Member) -> Kick | None:
         """Why this peer cannot have lanes with those that are accepted; None if it can."""

@@ -17,7 +17,7 @@ from pccl.core.master.recovery.restored import Restored
 from pccl.core.messages.to_master import First
 from pccl.core.messages.to_peer import Named, ToPeer, Topology
 from pccl.core.names import Names
-from pccl.core.rights import Rights
+from pccl.core.rights import Rights, origin_of
 from pccl.core.rules.ring import Pair
 from pccl.core.session import Session
 from pccl.core.staged import Stage, Staged
@@ -70,6 +70,7 @@ class Member(Staged[MemberStage]):
         """What others know its party by, once it is accepted."""
         self.announced, self.seen_host = me.host, seen_host
         """Where it says that it can be dialled, and where its connection comes from."""
+        self.origin = origin_of(seen_host)
         self.introduced = False
         """It was sent the names of the peers in its ring."""
         self.seniority = 0
