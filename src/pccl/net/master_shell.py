@@ -163,7 +163,7 @@ class MasterShell:
             case Note():
                 self._teller.note(effect)
                 if effect.event in audit.NOTED:
-                    self._audited(effect.event, words=effect.reason, peer=effect.peer)
+                    self._audit(lambda audit: audit.write(effect.event, words=effect.reason, peer=effect.peer))
             case _:
                 assert_never(effect)
 
@@ -289,14 +289,14 @@ class MasterShell:
     def _audited_guest(self, guest: _Guest, bearer: Bearer, message: ToMaster) -> None:
         me = message.me if isinstance(message, Join | Resume) else None
         who = {} if me is None else {"peer": me.peer, "name": clean(me.label.name)}
-        facts = {bearer.kind: bearer.name, "role": bearer.role, "host": guest.host, **who}
-        self._audited(type(message).__name__, **facts)
+        facts = {"role": bearer.role, "host": guest.host, **who}
+        self._audit(lambda audit: audit.came(bearer.kind, bearer.name, type(message).__name__, **facts))
 
-    def _audited(self, event: str, **facts: object) -> None:
+    def _audit(self, write: Callable[[audit.Audit], None]) -> None:
         if self._door is None:
             return
         try:
-            self._door.audit.write(event, **facts)
+            write(self._door.audit)
         except OSError as error:  # A full disk must not end a run.
             log.error("the audit log cannot be written: %s", sockets.in_words(error))
 
