@@ -17,7 +17,7 @@ from pccl.api import account
 from pccl.cli import main, master
 from pccl.credentials import find_token, leave_in_environment
 from pccl.security.secret import load
-from tests.e2e.test_api import environment, free_port
+from tests.e2e.test_api import environment, free_port, wait_until
 from tests.patience import HANG_S
 
 
@@ -144,6 +144,18 @@ def test_a_token_that_is_left_for_others_is_not_in_their_environment(monkeypatch
     assert "'PCCL_MASTER': 'pccl://10.0.0.5:48148'" in child.stdout
     assert find_token(os.environ["PCCL_MASTER"], None) == token
     assert [stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()] == [0o600]
+
+
+def test_its_file_goes_when_the_process_ends(tmp_path):
+    """But for one that is killed by SIGKILL, as the page says."""
+    code = "from pccl.credentials import leave_in_environment as leave; leave('pccl://a:1#AYFtoken'); input()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    wait_until(lambda: list(tmp_path.glob("pccl-*.token")))
+    process.communicate(b"\n")
+    assert process.returncode == 0
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("where", ["token", "PCCL_TOKEN", "PCCL_TOKEN_FILE"])

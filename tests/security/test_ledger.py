@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from pccl import Communicator, Kicked, ProtocolError
+from pccl.errors import UsageError
 from pccl.security.ledger import Ledger
 from pccl.security.tokens import Claim, Role
 from tests.patience import HANG_S
@@ -68,6 +69,34 @@ def test_nor_does_a_ledger_that_cannot_be_read_for_a_while(secured, secret, gues
     Ledger.beside(secret).revoke(CLAIM.name)
     with pytest.raises(Kicked, match="was revoked"):
         ask_for_ever(guest)
+
+
+def test_a_ledger_that_is_too_long_is_refused_and_nothing_is_forgotten(secured, secret, guest, monkeypatch, caplog):
+    """What stood behind the limit was passed over without a word: a revocation that did not work."""
+    ledger, other = Ledger.beside(secret), Claim(Role.PEER, b"ghijkl")
+    ledger.revoke(other.name)
+    looked_at(secured)
+    monkeypatch.setattr("pccl.security.ledger.LEDGER_MAX", secret.with_suffix(".tokens").stat().st_size)
+    ledger.revoke(CLAIM.name)
+    with pytest.raises(UsageError, match=r"must have at most \d+ bytes, got \d+; take out lines"):
+        _ = ledger.revoked
+    looked_at(secured)
+    assert "which tokens were revoked since is not known" in caplog.text
+    assert "must have at most" in caplog.text
+    with pytest.raises(ProtocolError, match="cannot read at the moment which tokens are revoked"):
+        Communicator(place(secured), token=secured.token, listen="127.0.0.1").connect()
+    monkeypatch.undo()
+    with pytest.raises(Kicked, match="was revoked"):
+        ask_for_ever(guest)
+
+
+def test_what_is_revoked_stays_so_in_a_file_that_is_made_anew(tmp_path):
+    ledger = Ledger(tmp_path / "t")
+    ledger.revoke(CLAIM.name)
+    assert ledger.revoked == {CLAIM.name}
+    (tmp_path / "t").unlink()
+    ledger.made(Claim(Role.PEER, b"ghijkl"))
+    assert ledger.revoked == {CLAIM.name}
 
 
 def looked_at(master):

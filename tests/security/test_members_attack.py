@@ -14,7 +14,8 @@ import pytest
 
 from pccl import CallMismatch, Communicator, Kicked, PCCLError, SharedStateSyncStrategy
 from pccl.cli import main
-from pccl.core.fields import CollectiveSpec, LinkSpec
+from pccl.core.fields import CollectiveSpec, LinkSpec, Party
+from pccl.core.master.ration import LINES_MAX
 from pccl.core.messages.report import ReportPart
 from pccl.core.messages.to_master import (
     AskPending,
@@ -27,7 +28,7 @@ from pccl.core.messages.to_master import (
     SyncEnded,
     VoteTopology,
 )
-from pccl.core.messages.to_peer import Kick, Topology, Welcome, Wire
+from pccl.core.messages.to_peer import Kick, Topology, Waiting, Welcome, Wire
 from pccl.net.thread import LoopEnded
 from pccl.security import tokens
 from pccl.security.secret import load
@@ -84,6 +85,45 @@ def test_a2_the_model_is_replaced(start, how, right):
     for tensor in tensors[:2]:
         assert (tensor == 666.0).all() == right
         assert (tensor == 1.0).all() != right
+
+
+@pytest.mark.parametrize("right", [False, True], ids=["clones of a guest", "of the first token"])
+def test_a2_clones_of_one_token_are_no_majority(start, right):
+    """One token joins as often as it likes: what its peers hold alike replaces the model only with the right."""
+    run = start()
+    anna, bert = run.peer("anna"), run.peer("bert")
+    clones = [run.peer(f"clone-{number}", token=run.token if right else token_of(run)) for number in range(3)]
+    peers = [anna, bert, *clones]
+    connect(*peers)
+    tensors, states = zip(*(state(1.0, 1) for _ in peers), strict=True)
+    together(*(sync(peer, held) for peer, held in zip(peers, states, strict=True)))
+    for tensor in tensors[2:]:
+        tensor[:] = 666.0
+    for held in states:
+        held.revision = 2
+    together(*(sync(peer, held) for peer, held in zip(peers, states, strict=True)))
+    assert all((tensor == (666.0 if right else 1.0)).all() for tensor in tensors)
+
+
+def test_a_crowd_of_half_parties_holds_no_vote_up(start, caplog):
+    """One token joins a hundred times, each time as half of a party of its own: nobody waits for them, and they are a
+    few lines. (How the work grows with their number is counted at the core.)"""
+    run = start(explain_after_s=0.1)
+    anna, bert = run.peer("anna"), run.peer("bert")
+    connect(anna, bert)
+    token = token_of(run)
+    crowd = [run.attacker(token) for _ in range(100)]
+    for number, attacker in enumerate(crowd):
+        party = Party("crowd", 2, number.to_bytes(32))
+        attacker.say(join(number, lane_tls="on", pin=b"p" * 32, party=party))
+        attacker.hear(Welcome)
+    for attacker in crowd:
+        attacker.hear(Waiting)
+    assert together(anna.are_peers_pending, bert.are_peers_pending) == [False, False]
+    assert all((tensor == 3).all() for tensor in summed([anna, bert]))
+    carl = run.peer("carl")
+    together(carl.connect, admit(anna, 3), admit(bert, 3))
+    assert sum("of party crowd" in each.getMessage() for each in caplog.records) <= 2 * LINES_MAX
 
 
 class Denier:

@@ -16,6 +16,7 @@ import pytest
 
 from pccl.dataplane.native import NativeTls
 from pccl.errors import UsageError
+from pccl.security import lanes
 from pccl.security.lanes import openssl_files
 from tests.patience import HANG_S
 from tests.security.ends import CERTIFICATES, KINDS, close_all, connection, receive, secured, send_all, shake, tls, wait
@@ -181,6 +182,23 @@ def test_short_records_count_as_long_ones():
         dialled.send(b"!")
     assert receive(accepted, 1000) == b"!" * 1000
     assert dialled.channel.rekeyed == 9
+
+
+def test_a_key_that_cannot_be_replaced_ends_its_lane_in_time(monkeypatch):
+    """The reference plane's: all that its bound allows goes through and nothing beyond, in records of any length."""
+    monkeypatch.setattr(lanes, "RECORDS_MAX", 10)
+    for piece in (b"!", bytes(lanes.RECORD_BYTES)):
+        sender, receiver = secured(("reference", "reference"), buffer_bytes=1 << 20)
+        for _ in range(10):
+            assert sender.send(piece) == len(piece)
+        with pytest.raises(ConnectionError, match="as many records as it may; link again"):
+            sender.send(piece)
+        assert receive(receiver, 10 * len(piece)) == 10 * piece
+    sender, _ = secured(("reference", "reference"), buffer_bytes=1 << 20)
+    sender.send(bytes(8 * lanes.RECORD_BYTES)[: lanes.SEALED_BYTES])
+    sender.send(bytes(lanes.SEALED_BYTES))
+    with pytest.raises(ConnectionError, match="link again"):
+        sender.send(bytes(lanes.SEALED_BYTES))
 
 
 def test_one_openssl_in_the_process():

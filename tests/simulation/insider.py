@@ -132,6 +132,8 @@ class Insider(HostileHost):
                 revision = message.revision + self._dice.choice((0, 1, 1, 5))
                 strategy = self._dice.choice((message.strategy, message.strategy, SharedStateSyncStrategy.SEND_ONLY))
                 evil = self._dice.randbytes(16)
+                if self._fantasy.random() < 0.5:  # All of them the same: they are one token, as often as it joined.
+                    evil = Random(f"usurped {revision}").randbytes(16)
                 return structs.replace(message, revision=revision, strategy=strategy, content=evil, torn=False)
             case Done() if self.plays(Trick.LIE):
                 digest = self._dice.choice((b"", self._dice.randbytes(16)))

@@ -173,7 +173,7 @@ class Ledger:
         """Not all of its party are here, as candidates; or some of that are on the roster."""
         if not known.party.name:
             return False
-        alike = [each for each in self.known.values() if each.party.alike(known.party) and not each.visits]
+        alike = [each for each in self.known.values() if each.party.which == known.party.which and not each.visits]
         return len(alike) != known.party.size or any(each.topology for each in alike)
 
     def find(self, peer: PeerId) -> Known | None:

@@ -1,12 +1,16 @@
 """A holder beside visitors, who may mean no good: what they get of its bandwidth, and when their lanes are cut."""
 
+import contextlib
+import threading
+
 import pytest
 from msgspec.structs import replace
 
 from pccl.dataplane.ring.segments import Header as Segment
-from pccl.dataplane.state import serving
+from pccl.dataplane.state import serving, transfer
 from pccl.dataplane.state.serving import PORTION_BYTES, REQUEST_BYTES, Rate
-from pccl.dataplane.state.transfer import Lane, LaneBroke
+from pccl.dataplane.state.transfer import Lane, LaneBroke, SharedPatience
+from tests.patience import allow
 from tests.state.puppet import CHUNK, MANIFEST, Puppet, header
 from tests.state.rig import blank, copied, equal, goal, holding, random_content
 
@@ -79,3 +83,48 @@ def test_what_did_not_fit_is_counted_but_not_as_put_in_place(rig, changed):
 
 def damaged(answer):
     return answer[:-1] + bytes([answer[-1] ^ 1])
+
+
+def test_a_visitor_that_takes_a_little_now_and_then_holds_no_place(rig):
+    """Any byte was progress: four visits of one guest held all places of a holder for hours."""
+    made, held = rig(1, 1), holding([random_content(f"entry {place}", 1, place) for place in range(1_000)])
+    _, end = made.serve(0, held, stall_s=0.4, rate_bytes_s=1e9)
+    lane, over = made.near[0][0], threading.Event()
+    lane.setblocking(True)
+
+    def trickle():
+        with contextlib.suppress(OSError):
+            for entry in range(1_000):
+                lane.sendall(header(CHUNK, entry, length=1))
+                if not lane.recv(4096) or over.wait(0.1):
+                    return
+
+    reading = threading.Thread(target=trickle, daemon=True)
+    reading.start()
+    report = end.wait(allow(20))
+    over.set()
+    reading.join(allow(20))
+    assert report.dropped == ((0, "too few bytes moved for 0.4 s"),)
+
+
+def test_what_a_visitor_waits_for_by_our_rate_is_not_held_against_it(rig):
+    """A portion takes longer than there is patience."""
+    made, state = rig(1, 1), [random_content("a", 3 * PORTION_BYTES, 1)]
+    _, served = made.serve(0, holding(state), stall_s=0.3, rate_bytes_s=PORTION_BYTES / 0.5)
+    _, end = made.pull(holding([blank(content) for content in state]), replace(goal(holding(state)), visit=True))
+    assert end.wait().cause == ""
+    assert served.wait().dropped == ()
+
+
+def test_while_one_lane_waits_for_our_rate_the_others_lose_no_patience(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(transfer.time, "monotonic", lambda: now)
+    patience = SharedPatience(0.4)
+    with patience.paused():
+        for _ in range(10):
+            now += 0.1
+            assert patience.over(100.0, 0) == ""
+    now += 0.3
+    assert patience.over(100.0, 0) == ""
+    now += 0.2
+    assert patience.over(100.0, 0)

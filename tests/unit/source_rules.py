@@ -81,6 +81,7 @@ CORE_MAY_IMPORT = {
     "functools",
     "heapq",
     "hmac",  # compares in constant time
+    "ipaddress",  # reads and computes addresses, looks up none
     "itertools",
     "math",
     "msgspec",

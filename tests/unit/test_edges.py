@@ -12,10 +12,11 @@ from pccl.core.fields import Identity
 from pccl.core.messages.both import Ping
 from pccl.core.messages.to_master import Join, Leave
 from pccl.core.messages.to_peer import Kick, Welcome
+from pccl.core.rights import origin_of
 from pccl.net import budgets, connection, rates
 from pccl.net.bounds import Bounds, raise_descriptor_limit
 from pccl.net.budgets import Budgets, Kept
-from pccl.net.listening import Strangers, origin_of
+from pccl.net.listening import Strangers
 from pccl.net.master_shell import MasterShell
 from pccl.net.rates import BURST, EXCESS_S, MESSAGES_PER_S, PING_COST, Allowance
 from pccl.wire.codec import encode

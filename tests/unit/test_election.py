@@ -200,3 +200,35 @@ def test_a_tie_goes_to_who_has_the_right():
     evil, ours = claim(5, "evil"), claim(5, "ours")
     assert outcome(elect(claims(evil, ours), 4, {ANNA}))[0] == "ours"
     assert outcome(elect(claims(evil, ours), 4, ()))[0] == "evil"
+
+
+def test_clones_of_one_token_outvote_no_holder_of_the_right():
+    """Anna and bert have the right; the others joined with one token, as often as it took to be more."""
+    guests = set(map(PeerId, ("carl", "dora", "emil")))
+    ours, evil = claim(5, "ours"), claim(5, "evil")
+    voters = claims(ours, ours, evil, evil, evil)
+    assert outcome(elect(voters, 4, guests)) == ("ours", ["anna", "bert"], ["carl", "dora", "emil"], [])
+    for theirs in (5, 6, 90):
+        for held in (4, 5, 500):
+            voters = claims(claim(held, "ours"), claim(0, "fresh"), *[claim(theirs, "evil")] * 3)
+            assert outcome(elect(voters, 4, guests))[0] == "ours", (theirs, held)
+
+
+def test_nor_do_they_choose_among_what_holders_of_the_right_hold():
+    """By their number they would take the others back to what was agreed on long ago."""
+    guests = set(map(PeerId, ("carl", "dora", "emil")))
+    old, new = claim(4, "old"), claim(500, "new")
+    assert outcome(elect(claims(new, claim(500, "odd"), *[claim(500, "odd")] * 3), 4, guests))[0] == "new"
+    assert outcome(elect(claims(new, old, *[old] * 3), 4, guests))[0] == "new"
+
+
+def test_guests_in_step_give_what_they_hold():
+    step = claim(5, "step")
+    elected = elect(claims(step, claim(0, "fresh"), step), 4, {BERT, CARL})
+    assert outcome(elected) == ("step", [ANNA, CARL], [BERT], [])
+
+
+def test_where_no_holder_of_the_right_is_in_step_guests_go_on():
+    step = claim(5, "step")
+    for behind in (claim(0, "fresh"), claim(3, "old"), claim(9, "torn", torn=True)):
+        assert outcome(elect(claims(behind, step, step), 4, {BERT, CARL}))[0] == "step"

@@ -142,9 +142,10 @@ class Party(Concealing, frozen=True):
     def __post_init__(self) -> None:
         whole(key=self.key)
 
-    def alike(self, other: "Party") -> bool:
-        """The same one, or what its peers should have called the same."""
-        return (self.name, self.key) == (other.name, other.key)
+    @property
+    def which(self) -> tuple[str, bytes]:
+        """Which one is meant: the same for what its peers should have called the same."""
+        return self.name, self.key
 
 
 class Identity(Concealing, frozen=True):

@@ -1,11 +1,14 @@
 """What a connection may do: the driver says so with each message, from what its sender has proved.
 
-Owns the rights and what is granted where nothing can be proved. Does not know tokens or certificates.
+Owns the rights and what is granted where nothing can be proved, and what counts as one address where places and lines
+are bounded by address. Does not know tokens or certificates.
 
 Rules: docs/protocol.md, "Rights".
 """
 
 from enum import Flag
+from functools import lru_cache
+from ipaddress import ip_network
 
 
 class Rights(Flag):
@@ -32,3 +35,10 @@ def without_secret(host: str) -> Rights:
 def is_local(host: str) -> bool:
     """This is an address of the machine itself."""
     return host.startswith(("127.", "::ffff:127.")) or host == "::1"
+
+
+@lru_cache(maxsize=1024)  # In a flood most are of a few.
+def origin_of(host: str) -> str:
+    """What counts as one address: one of IPv4, or of IPv6 a network of 64 bits, the least that a provider gives to one
+    customer."""
+    return str(ip_network((host.partition("%")[0], 64), strict=False)) if ":" in host else host

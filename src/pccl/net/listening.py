@@ -4,13 +4,12 @@ Owns listening sockets and the list of connections that have not said who they a
 """
 
 import asyncio
-import functools
-import ipaddress
 import logging
 import socket
 from collections.abc import Callable
 from typing import NamedTuple
 
+from pccl.core.rights import origin_of
 from pccl.net import sockets
 from pccl.net.bounds import STRANGERS_MAX
 
@@ -21,9 +20,6 @@ HELLO_TIMEOUT_S = 10.0
 connections and on lanes, so one round trip and two lost segments fit in several times; a scanner that sends nothing
 costs one descriptor for this long."""
 
-_IPV6_NETWORK_BITS = 64
-"""The least that a provider gives to one customer: all its addresses are one origin."""
-
 _ACCEPTED_AT_ONCE = 8
 """Connections accepted in one turn of the loop, some 0.15 ms each: a vote beside a flood of them waits for a few turns.
 Those that sent at once are read in the next one: in a flood, before enough others were accepted to push them out."""
@@ -33,18 +29,6 @@ _ACCEPT_PAUSE_S = 0.2
 
 _WARN_EVERY_S = 10.0
 """Between two lines about descriptors that have run out; the pause above would make it five a second."""
-
-
-@functools.lru_cache(maxsize=1024)  # In a flood most are of a few.
-def origin_of(host: str) -> str:
-    """What counts as one address: one of IPv4, or a network of IPv6."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    return str(int(address) >> (address.max_prefixlen - _IPV6_NETWORK_BITS))
 
 
 class _Stranger(NamedTuple):

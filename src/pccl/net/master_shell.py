@@ -30,7 +30,7 @@ from pccl.core.effects.master import (
 from pccl.core.messages.lanes import LaneHello
 from pccl.core.messages.to_master import Join, Resume, ToMaster
 from pccl.core.names import clean
-from pccl.core.rights import without_secret
+from pccl.core.rights import origin_of, without_secret
 from pccl.errors import UsageError
 from pccl.logs import Teller
 from pccl.net import handshake, sockets
@@ -39,7 +39,7 @@ from pccl.net.budgets import Budgets, Kept
 from pccl.net.connection import MasterEnd, MasterSide
 from pccl.net.dialling import Dialler
 from pccl.net.driver import Core, Driver
-from pccl.net.listening import Listener, Strangers, origin_of
+from pccl.net.listening import Listener, Strangers
 from pccl.net.rates import Allowance
 from pccl.net.turns import Turns
 from pccl.security import audit, identity
@@ -163,7 +163,7 @@ class MasterShell:
             case Note():
                 self._teller.note(effect)
                 if effect.event in audit.NOTED:
-                    self._audited(effect.event, words=effect.reason, peer=effect.peer)
+                    self._audit(lambda audit: audit.write(effect.event, words=effect.reason, peer=effect.peer))
             case _:
                 assert_never(effect)
 
@@ -289,14 +289,14 @@ class MasterShell:
     def _audited_guest(self, guest: _Guest, bearer: Bearer, message: ToMaster) -> None:
         me = message.me if isinstance(message, Join | Resume) else None
         who = {} if me is None else {"peer": me.peer, "name": clean(me.label.name)}
-        facts = {bearer.kind: bearer.name, "role": bearer.role, "host": guest.host, **who}
-        self._audited(type(message).__name__, **facts)
+        facts = {"role": bearer.role, "host": guest.host, **who}
+        self._audit(lambda audit: audit.came(bearer.kind, bearer.name, type(message).__name__, **facts))
 
-    def _audited(self, event: str, **facts: object) -> None:
+    def _audit(self, write: Callable[[audit.Audit], None]) -> None:
         if self._door is None:
             return
         try:
-            self._door.audit.write(event, **facts)
+            write(self._door.audit)
         except OSError as error:  # A full disk must not end a run.
             log.error("the audit log cannot be written: %s", sockets.in_words(error))
 

@@ -1,7 +1,7 @@
 """The audit log: who came with which token, was refused, was put out or left, one line of JSON each, beside the secret.
 
-Owns that file. It is written and never read here; a line holds no secret. Strangers cannot fill the disk with it: their
-refusals are counted, and a few are written.
+Owns that file. It is written and never read here; a line holds no secret. Neither strangers nor one token can fill the
+disk with it: lines are counted, a few are written in a minute, and how many were not.
 """
 
 import json
@@ -15,6 +15,13 @@ from pccl.security.secret import default_path
 REFUSALS_PER_MINUTE = 60
 """Written, of all addresses together: enough to see who tries, and 10 MB a day at most."""
 
+ARRIVALS_PER_MINUTE = 240
+"""Written, of one token or certificate: so many peers come back at once after a restart of the master, and 60 MB a day
+at most."""
+
+KEPT_MAX = 1024
+"""Tokens and certificates whose lines are counted; the one that came longest ago is forgotten first."""
+
 NOTED = ("joined", "kicked", "left", "gone", "refused", "operator")
 """Events of the master's log that are also lines here."""
 
@@ -24,8 +31,8 @@ class Audit:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._minute = 0
-        self._refusals = 0
+        self._written: dict[str, tuple[int, int]] = {}
+        """Of all strangers, and of each token or certificate: in which minute it came last, and how often."""
 
     @classmethod
     def beside(cls, secret: Path) -> "Audit":
@@ -47,15 +54,25 @@ class Audit:
 
     def refused(self, host: str, reason: str, **shown: str) -> None:
         """A connection was not let in, though it may have shown this."""
+        self._write_some("refused", REFUSALS_PER_MINUTE, {"host": "many"}, "refused", host=host, reason=reason, **shown)
+
+    def came(self, kind: str, name: str, event: str, /, **facts: object) -> None:
+        """A connection was let in by the token or certificate of this name, and its first message is this event."""
+        self._write_some(f"{kind} {name}", ARRIVALS_PER_MINUTE, {kind: name}, event, **{kind: name}, **facts)
+
+    def _write_some(self, whose: str, most: int, many: dict[str, str], event: str, /, **facts: object) -> None:
+        """One line, unless there were as many of these in this minute; with the next one how many were left out."""
         minute = int(time.time() // 60)
-        left_out = max(0, self._refusals - REFUSALS_PER_MINUTE)
-        if minute != self._minute:
-            self._minute, self._refusals = minute, 0
-            if left_out:
-                self.write("refused", host="many", count=left_out)
-        self._refusals += 1
-        if self._refusals <= REFUSALS_PER_MINUTE:
-            self.write("refused", host=host, reason=reason, **shown)
+        began, count = self._written.pop(whose, (minute, 0))
+        if began != minute:
+            if count > most:
+                self.write("left out", **many, count=count - most)
+            count = 0
+        self._written[whose] = minute, count + 1
+        while len(self._written) > KEPT_MAX:
+            del self._written[next(iter(self._written))]
+        if count < most:
+            self.write(event, **facts)
 
     def write(self, event: str, **facts: object) -> None:
         """One line. Raises `OSError`."""

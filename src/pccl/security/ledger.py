@@ -32,7 +32,7 @@ class Entry:
 
 
 class Ledger:
-    """One file. Missing is empty."""
+    """One file. Missing is empty; but what was read of it once as revoked stays so in this process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -86,13 +86,18 @@ class Ledger:
             if (now.st_mtime_ns, now.st_size) == self._seen:
                 return
             with self._path.open("rb") as file:
-                lines = file.read(LEDGER_MAX).decode(errors="replace").splitlines()
+                text = file.read(LEDGER_MAX + 1)
         except FileNotFoundError:
             return
         except OSError as error:
             raise UsageError(f"token: cannot read {self._path}: {error.strerror}") from error
+        if len(text) > LEDGER_MAX:  # What stands behind that may be a revocation.
+            raise UsageError(
+                f"token: {self._path} must have at most {LEDGER_MAX:,} bytes, got {now.st_size:,}; take out lines of "
+                "tokens that have expired, and none that says `revoked`"
+            )
         revoked, entries = set(), []
-        for number, line in enumerate(lines, start=1):
+        for number, line in enumerate(text.decode(errors="replace").splitlines(), start=1):
             if not line.strip():
                 continue
             try:
@@ -103,7 +108,7 @@ class Ledger:
                 continue
             entries += [told] if isinstance(told, Entry) else []
             revoked |= {told} if isinstance(told, str) else set()
-        self._revoked, self._entries = frozenset(revoked), tuple(entries)
+        self._revoked, self._entries = self._revoked | revoked, tuple(entries)
         self._seen = (now.st_mtime_ns, now.st_size)
 
 

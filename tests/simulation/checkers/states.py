@@ -1,6 +1,5 @@
 """Whoever is told that it is in sync holds what everybody else does, and nothing older than what was to be had."""
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from pccl.core.effects.peer_effects import Answer, InSync
@@ -94,7 +93,7 @@ class OneStrategy(Checker):
 
 class NobodyUsurps(Checker):
     """Once a group has agreed, its peers do not pull what one without the right brings, while any of them holds what
-    was agreed on or more. Several of them that bring the same are the most, and win as the most do."""
+    was agreed on or more, however many bring the same: they may be one token."""
 
     name = "nobody usurps"
 
@@ -122,16 +121,8 @@ class NobodyUsurps(Checker):
         offers = [each.claim for each in proved if each.claim is not None and not _receives(each.claim)]
         recent = [claim for claim in offers if claim.revision >= self._agreed[known.group]]
         allowed = {self._contents.get(known.group), *(claim.content for claim in recent)}
-        if recent and message.content not in allowed and not self._are_most(message, voters, offers):
+        if recent and message.content not in allowed:
             raise self.fail(f"{known.peer[:8]} shall pull what no peer offers that may bring a state")
-
-    @staticmethod
-    def _are_most(message: StartSync, voters: list[Known], offers: list[SyncState]) -> bool:
-        """More voters bring this than hold any state that one with the right brings, at the same revision."""
-        claims = [each.claim for each in voters if each.claim is not None and not _receives(each.claim)]
-        votes = Counter(claim.content for claim in claims if claim.revision == message.revision)
-        rivals = [votes[claim.content] for claim in offers if claim.revision == message.revision]
-        return votes[message.content] > max(rivals, default=1)
 
     def master_handled(self, event: object) -> None:
         groups = {each.group for each in self.ledger.accepted()}

@@ -50,9 +50,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "pending for half a party": (Mutant("no peer waits for halves", Pending, "advance", _asked_for_all, parties=True),),
     "wait for half a party": (Mutant("no peer waits for halves", Admission, "waits", _waits_of_all, parties=True),),
     "believe a claim": (
-        Mutant(
-            "a party is known by its key", Party, "alike", lambda self, other: self.name == other.name, 0, True, True
-        ),
+        Mutant("a party is known by its key", Party, "which", property(lambda self: self.name), 0, True, True),
     ),
     "go on with half a party": (
         Mutant("who does not come back takes its party along", Census, "of_whole_parties", _as_it_is, parties=True),

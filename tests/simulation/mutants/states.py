@@ -47,8 +47,17 @@ def _believe_all(eligible: Any, agreed: Any, unproved: Any) -> Any:
     return election._of_this_history(eligible, agreed)
 
 
+def _count_clones(eligible: Any, agreed: Any, unproved: Any) -> Any:
+    return _BELIEVED(eligible, agreed, eligible)
+
+
+_BELIEVED = election._believed
+
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "believe who may not bring a state": (Mutant("a jump needs a right", election, "_believed", _believe_all),),
+    "count peers, not tokens": (
+        Mutant("those with the right outweigh any number", election, "_believed", _count_clones, hostile=True),
+    ),
     "in step before the transfer": (
         Mutant("all are in step when the last transfer is over", Syncs, "_start", _wait_for_nobody),
     ),

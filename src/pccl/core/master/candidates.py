@@ -14,7 +14,7 @@ from pccl.core.master.part import Common, Departure, Part
 from pccl.core.master.parties import Parties
 from pccl.core.master.roster import Member, MemberStage
 from pccl.core.messages.to_peer import Kick
-from pccl.core.rights import is_local
+from pccl.core.rights import is_local, origin_of
 from pccl.types import PeerId, short
 
 FREE_FAILURES, PAUSE_S, PAUSE_MAX_S = 1, 10.0, 120.0
@@ -53,19 +53,19 @@ class Candidates(Part):
         candidates, limits = self._roster.candidates.values(), self._limits
         if len(candidates) >= limits.candidates_max:
             return Kick(KickKind.FULL, f"{len(candidates)} candidates wait already (candidates_max); come again later")
-        here = sum(each.seen_host == host for each in candidates)
+        here = sum(each.origin == origin_of(host) for each in candidates)
         if host and not is_local(host) and here >= limits.address_candidates_max:
-            reason = f"{here} candidates from {host} wait already (address_candidates_max); come again later"
+            reason = f"{here} candidates from {origin_of(host)} wait already (address_candidates_max); come again later"
             return Kick(KickKind.FULL, reason)
         return self.parties.objection(me)
 
     def arrive(self, member: Member, now: float) -> None:
         """One has come: it rests if others from its address have failed before."""
-        failures, held_s, at = self._failed.get(member.seen_host, Failed())
+        failures, held_s, at = self._failed.get(member.origin, Failed())
         if failures > FREE_FAILURES and held_s > FREE_S:
             member.rests_until = at + min(PAUSE_S * 2 ** (failures - FREE_FAILURES - 1), PAUSE_MAX_S)
             if member.rests_until > now:
-                rest_s, where = member.rests_until - now, member.seen_host or "its address"
+                rest_s, where = member.rests_until - now, member.origin or "its address"
                 sentence = f"candidates from {where} rest for {rest_s:.0f} s: {failures} admissions from there failed"
                 self._outbox.note(Note(sentence, "rests", warns=True, peer=member.peer))
 
@@ -73,23 +73,21 @@ class Candidates(Part):
         """Those that were being tried have failed."""
         for each in gone:
             if each.tried:
-                host = each.member.seen_host
-                failures, held_s, _ = self._failed.pop(host, Failed())
-                self._failed[host] = Failed(failures + 1, held_s + each.now - each.member.tried_at, each.now)
+                origin = each.member.origin
+                failures, held_s, _ = self._failed.pop(origin, Failed())
+                self._failed[origin] = Failed(failures + 1, held_s + each.now - each.member.tried_at, each.now)
         while len(self._failed) > ADDRESSES_KEPT:
             del self._failed[next(iter(self._failed))]
 
     def admitted(self, members: Iterable[Member]) -> None:
         """These were: nothing is held against where they come from."""
         for member in members:
-            self._failed.pop(member.seen_host, None)
+            self._failed.pop(member.origin, None)
 
     def other_lanes(self, me: Identity | Member) -> Kick | None:
         """Why this peer cannot have lanes with those that are accepted; None if it can."""
-        lanes = self._roster.lanes.get(me.group) if self._roster.ring(me.group) else None
-        if lanes is not None and me.lanes not in (0, lanes):
-            return _other_number(me.group, lanes, me.lanes)
-        return _other_sealing(me, _example(self._roster.accepted.values()))
+        lanes = self._roster.lanes.get(me.group, 0) if self._roster.ring(me.group) else 0
+        return _why_odd(me, lanes, _example(self._roster.accepted.values()))
 
     def settle_lanes(self, tried: Iterable[Member]) -> list[tuple[Member, Kick]]:
         """How many lanes the links of groups have that begin with these, and whether lanes are sealed in a run that
@@ -104,26 +102,12 @@ class Candidates(Part):
                 likes = sorted(counted.items(), key=lambda each: (-each[1], each[0]))
                 self._roster.lanes[group] = likes[0][0] if likes else self._limits.default_lanes
         example = _example(self._roster.accepted.values() or members)
-        odd = [(each, self._why_odd(each, example)) for each in members]
+        odd = [(each, _why_odd(each, self._roster.lanes[each.group], example)) for each in members]
         return [(member, kick) for member, kick in odd if kick is not None]
-
-    def _why_odd(self, member: Member, example: Member | None) -> Kick | None:
-        lanes = self._roster.lanes[member.group]
-        if member.lanes not in (0, lanes):
-            return _other_number(member.group, lanes, member.lanes)
-        return _other_sealing(member, example)
 
     def waited_for(self) -> Iterable[PeerId]:
         """All of them: no peer needs them, but others may want their places."""
         return [peer for peer, each in self._roster.candidates.items() if each.stage is MemberStage.CANDIDATE]
-
-
-def _other_number(group: int, lanes: int, asked: int) -> Kick:
-    reason = (
-        f"group {group} uses {lanes} lanes per neighbour and you ask for {asked}; "
-        "set p2p_connection_pool_size alike on all peers, or leave it at 0"
-    )
-    return Kick(KickKind.LANES, reason)
 
 
 def _example(members: Collection[Member]) -> Member | None:
@@ -133,11 +117,18 @@ def _example(members: Collection[Member]) -> Member | None:
     return min(members, key=lambda each: (-counted[each.lane_tls], each.lane_tls != "on"), default=None)
 
 
-def _other_sealing(candidate: Identity | Member, example: Member | None) -> Kick | None:
-    if example is None or candidate.lane_tls == example.lane_tls:
+def _why_odd(me: Identity | Member, lanes: int, example: Member | None) -> Kick | None:
+    """Why this peer does not fit: its group has so many lanes (0: any), and the run is sealed like the example."""
+    if lanes and me.lanes not in (0, lanes):
+        reason = (
+            f"group {me.group} uses {lanes} lanes per neighbour and you ask for {me.lanes}; "
+            "set p2p_connection_pool_size alike on all peers, or leave it at 0"
+        )
+        return Kick(KickKind.LANES, reason)
+    if example is None or me.lane_tls == example.lane_tls:
         return None
     reason = (
-        f"{short(candidate.peer)} has lane_tls={candidate.lane_tls or 'none'!r} and {short(example.peer)} has "
+        f"{short(me.peer)} has lane_tls={me.lane_tls or 'none'!r} and {short(example.peer)} has "
         f"{example.lane_tls or 'none'!r}; set lane_tls (PCCL_LANE_TLS) alike on all peers"
     )
     return Kick(KickKind.LANES, reason)

@@ -34,6 +34,7 @@ from pccl.core.status import (
     WaitStatus,
 )
 from pccl.core.text import clip
+from pccl.types import PeerId
 
 DIALS_MAX = 8
 """Dials for observers at a time: any program that reaches the port can ask for one, and each takes a descriptor."""
@@ -80,6 +81,7 @@ class Observers:
         roster = self._roster
         members = [*self._in_order(), *roster.returning.values(), *roster.visitors.values()]
         waits = [wait for wait in self._waits.all() if wait.sentence]
+        ranks = {peer: rank for ring in roster.rings.values() for rank, peer in enumerate(ring)}
         return Status(
             version=STATUS_VERSION,
             release=self._lead.release,
@@ -88,7 +90,7 @@ class Observers:
             unix_s=event.unix_s,
             age_s=now - (now if self.born_at is None else self.born_at),
             seen=event.host,
-            peers=tuple(self._peer(member, now) for member in members[:PEERS_LISTED]),
+            peers=tuple(self._peer(member, ranks, now) for member in members[:PEERS_LISTED]),
             links=tuple(self._links_listed()),
             rounds=tuple(each.told(now) for each in list(self._collectives.rounds.values())[:GROUPS_LISTED]),
             waits=tuple(self._wait(wait, now) for wait in waits[:WAITS_LISTED]),
@@ -106,15 +108,14 @@ class Observers:
             yield from (self._roster.accepted[peer] for peer in ring)
         yield from self._roster.candidates.values()
 
-    def _peer(self, member: Member, now: float) -> PeerStatus:
-        ring = self._roster.ring(member.group) if member.peer in self._roster.accepted else ()
+    def _peer(self, member: Member, ranks: dict[PeerId, int], now: float) -> PeerStatus:
         round_trip_s = member.pulse.round_trip_s
         return PeerStatus(
             peer=member.peer,
             name=self._roster.names.name(member.peer),
             stage=str(member.stage),
             group=member.group,
-            rank=self._ranks(ring).get(member.peer),
+            rank=ranks.get(member.peer),
             machine=clip(member.label.machine),
             pid=member.label.pid,
             release=clip(member.label.release),
@@ -125,14 +126,6 @@ class Observers:
             round_trip_s=None if round_trip_s == inf else round_trip_s,
             party=member.party_called or member.party.name,
         )
-
-    _ranked: tuple[tuple[str, ...], dict[str, int]] = ((), {})
-    """The ring that was last looked at: a place in it is asked for each of its members in turn."""
-
-    def _ranks(self, ring: tuple[str, ...]) -> dict[str, int]:
-        if self._ranked[0] is not ring:
-            self._ranked = ring, {peer: rank for rank, peer in enumerate(ring)}
-        return self._ranked[1]
 
     def _links_listed(self) -> Iterator[LinkStatus]:
         for link in list(self._links.all())[:LINKS_LISTED]:

@@ -27,7 +27,8 @@ class Operators(Part):
                 f"a connection from {event.host or 'there'} may not kick: only the role operator gives that "
                 "right or, where the master has no secret, the master's own machine"
             )
-            self._outbox.note(Note(f"refused to kick {clip(ask.peer)!r}: {reason}", "refused", warns=True))
+            note = Note(f"refused to kick {clip(ask.peer)!r}: {reason}", "refused", warns=True)
+            self._outbox.note_outsider(note, event.host)
             self._outbox.kick(event.connection, Kick(KickKind.NO_RIGHT, reason))
             return
         found = self._find(ask.peer)

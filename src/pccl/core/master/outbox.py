@@ -12,6 +12,7 @@ from pccl.core.master.roster import Roster
 from pccl.core.messages.both import Ping
 from pccl.core.messages.observers import ToObserver
 from pccl.core.messages.to_peer import Kick, ToPeer
+from pccl.core.rights import origin_of
 from pccl.core.status import EVENTS_KEPT
 from pccl.core.text import NAMES_MAX, clip
 from pccl.types import PeerId
@@ -88,10 +89,10 @@ class Outbox:
 
     def note_outsider(self, note: Note, host: str) -> None:
         """Tell the operator of a peer that is not in the run and comes from there, unless there were many already."""
-        silenced = self._ration.draw(host, self.now) if host else 0
+        silenced = self._ration.draw(origin_of(host), self.now) if host else 0
         if silenced is None:
             return
-        more = f" (there were {silenced} more of {host} that were not told)" if silenced else ""
+        more = f" (there were {silenced} more of {origin_of(host)} that were not told)" if silenced else ""
         self.note(structs.replace(note, reason=note.reason + more))
 
     def announce(self, note: Note) -> None:

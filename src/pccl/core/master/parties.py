@@ -11,7 +11,7 @@ from pccl.core.master.part import Departure, Part, Wait
 from pccl.core.master.roster import Member
 from pccl.core.messages.to_peer import Kick
 from pccl.core.names import shown
-from pccl.core.text import names
+from pccl.core.text import NAMES_MAX, names
 from pccl.types import PeerId, short
 
 
@@ -20,7 +20,9 @@ class Parties(Part):
 
     def objection(self, me: Identity) -> Kick | None:
         """Why this peer is not of the party that it names; None if it is, or has none. Those that are here stay."""
-        here = [each for each in self._roster.candidates.values() if me.party.name and each.party.alike(me.party)]
+        here = [
+            each for each in self._roster.candidates.values() if me.party.name and each.party.which == me.party.which
+        ]
         for other in here:
             if other.party.size != me.party.size:
                 return _refusal(
@@ -46,15 +48,18 @@ class Parties(Part):
         return list(departures.values())
 
     def waits(self) -> list[Wait]:
-        """The candidates whose party is not complete. No peer waits for them."""
-        roster, whole, parties = self._roster, self._roster.ready(), dict[Party, list[Member]]()
-        for each in roster.candidates.values():
+        """The candidates whose party is not complete. No peer waits for them. The eldest parties have a sentence each,
+        all others one: a token can make any number of them."""
+        whole, parties = self._roster.ready(), dict[Party, list[Member]]()
+        for each in self._roster.candidates.values():
             if each.peer not in whole:
                 parties.setdefault(each.party, []).append(each)
-        return [
-            Wait(tuple(each.peer for each in here), self._explain(party, here), min(each.joined_at for each in here))
-            for party, here in parties.items()
-        ]
+        told = [(here, self._explain(party, here)) for party, here in list(parties.items())[:NAMES_MAX]]
+        if rest := list(parties.values())[NAMES_MAX:]:
+            crowd = [each for here in rest for each in here]
+            peers = names(each.peer for each in crowd)
+            told.append((crowd, f"{peers} wait for the rest of their parties, of {len(rest)} more parties"))
+        return [Wait(tuple(each.peer for each in here), words, here[0].joined_at) for here, words in told]
 
     def _explain(self, party: Party, here: list[Member]) -> str:
         called, peers, lacking = shown(party.name), names(each.peer for each in here), party.size - len(here)
@@ -62,7 +67,7 @@ class Parties(Part):
         if not lacking:
             return f"{peers} {verb} until the party {called} that is here is gone: both are of the same machine"
         sentence = f"{peers} {verb} for {lacking} more rank{'s' if lacking > 1 else ''} of party {called}"
-        alike = [each.party.alike(party) for each in self._roster.everybody() if each.party.name == party.name]
+        alike = [each.party.which == party.which for each in self._roster.everybody() if each.party.name == party.name]
         return sentence if all(alike) else f"{sentence}; there is a party of that name on another machine"
 
 

@@ -7,7 +7,8 @@ Rules: docs/protocol.md, "Membership".
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
 from math import inf
 
 from pccl.core.fields import Identity, Party, same_secret
@@ -16,7 +17,7 @@ from pccl.core.master.recovery.restored import Restored
 from pccl.core.messages.to_master import First
 from pccl.core.messages.to_peer import Named, ToPeer, Topology
 from pccl.core.names import Names
-from pccl.core.rights import Rights
+from pccl.core.rights import Rights, origin_of
 from pccl.core.rules.ring import Pair
 from pccl.core.session import Session
 from pccl.core.staged import Stage, Staged
@@ -69,6 +70,7 @@ class Member(Staged[MemberStage]):
         """What others know its party by, once it is accepted."""
         self.announced, self.seen_host = me.host, seen_host
         """Where it says that it can be dialled, and where its connection comes from."""
+        self.origin = origin_of(seen_host)
         self.introduced = False
         """It was sent the names of the peers in its ring."""
         self.seniority = 0
@@ -164,9 +166,8 @@ class Roster:
         namesake of the same machine on the roster."""
         awake = {peer: each for peer, each in self.candidates.items() if each.rests_until <= now}
         counted = Counter(each.party for each in awake.values() if each.party.name)
-        whole = [party for party, count in counted.items() if count == party.size]
-        here = [each.party for each in self.accepted.values() if each.party.name] if whole else []
-        whole = [party for party in whole if not any(party.alike(each) for each in here)]
+        here = {each.party.which for each in self.accepted.values()} if counted else set()
+        whole = {party for party, count in counted.items() if count == party.size and party.which not in here}
         return {peer: each for peer, each in awake.items() if not each.party.name or each.party in whole}
 
     def mates(self, member: Member) -> list[Member]:
@@ -228,13 +229,13 @@ class Roster:
 
     def _call_parties(self, members: Iterable[Member]) -> None:
         """Each party of these by its name, or by another if one that is here is called so, or a peer has that id."""
-        taken = {each.party_called for each in self.accepted.values()}
-        called: dict[Party, str] = {}
+        taken: set[str] = {*self.accepted, *(each.party_called for each in self.accepted.values())}
+        called, tries = dict[Party, str](), dict[str, Iterator[str]]()
         for member in members:
-            if member.party.name and member.party not in called:
-                name = member.party.name
-                tries = (name, *(f"{name} #{number}" for number in range(2, len(self.accepted) + 3)))
-                called[member.party] = next(each for each in tries if each not in taken and each not in self.accepted)
+            name = member.party.name
+            if name and member.party not in called:
+                names = tries.setdefault(name, _numbered(name))  # Goes on where it was: all that came before are taken.
+                called[member.party] = next(each for each in names if each not in taken)
                 taken.add(called[member.party])
             member.party_called = called.get(member.party, "")
 
@@ -276,3 +277,8 @@ class Roster:
             news=news[0],
             lost=news[1],
         )
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield name
+    yield from (f"{name} #{number}" for number in count(2))

@@ -290,19 +290,11 @@ class Syncs(Part):
 
     def waits(self) -> list[Wait]:
         """The callers of each."""
-        return [
-            Wait(
-                tuple(ballot.votes),
-                sync.explain(),
-                ballot.since,
-                ballot.question,
-                tuple(self._missing(sync)),
-                works=works,
-            )
-            for works, sync, ballot in [
-                (sync.stage is not SyncStage.VOTING, sync, sync.ballot) for sync in self._syncs.values()
-            ]
-        ]
+        waits = []
+        for sync in self._syncs.values():
+            facts = sync.explain(), sync.ballot.since, sync.ballot.question, tuple(self._missing(sync))
+            waits.append(Wait(tuple(sync.ballot.votes), *facts, works=self.moves(sync.group)))
+        return waits
 
     def voting(self) -> list[Ballot[SyncState]]:
         """The ballots that wait for votes."""

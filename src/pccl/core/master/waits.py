@@ -29,7 +29,7 @@ class Waits:
         self._limits = limits
         self._noted: dict[str, int] = {}
         """Sentences that the operator has read, and how often again."""
-        self._calls: dict[tuple[str, float], None] = {}
+        self._calls: dict[tuple[str, float], Wait] = {}
         """The calls of waits that were told, and since when they last."""
         self._sent: dict[PeerId, tuple[str, int]] = {}
         """The same for each peer that waits."""
@@ -80,13 +80,18 @@ class Waits:
         for wait in waits:
             if noted[wait.sentence] != self._noted.get(wait.sentence):
                 seconds, missing = now - wait.since, wait.missing[:NAMES_MAX]
-                self.outbox.note(Note(self._aged(wait, now), "waits", True, "", seconds, missing))
-        calls = dict.fromkeys((wait.call, wait.since) for wait in waits if wait.call)
-        for call, _ in [each for each in self._calls if each not in calls]:
-            self.outbox.note(Note(f"{call}: the wait is over", "wait over"))
+                self._note(Note(self._aged(wait, now), "waits", True, "", seconds, missing), wait)
+        calls = {(wait.call, wait.since): wait for wait in waits if wait.call}
+        for (call, _), wait in [each for each in self._calls.items() if each[0] not in calls]:
+            self._note(Note(f"{call}: the wait is over", "wait over"), wait)
         self._noted, self._calls = noted, calls
         self._send_waiting(waits, now)
         self._send_awaited(now)
+
+    def _note(self, note: Note, wait: Wait) -> None:
+        """In which no member waits or is waited for: a few lines in a while, as any number of outsiders can wait."""
+        inside = wait.missing or not wait.waiting or any(map(self.outbox.is_accepted, wait.waiting))
+        self.outbox.note_outsider(note, "" if inside else "those that wait outside")
 
     def _aged(self, wait: Wait, now: float) -> str:
         """Its sentence; if it is sent again, with its age and its bound."""

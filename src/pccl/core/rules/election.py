@@ -13,10 +13,11 @@ The rules, in the order in which they are applied (protocol.md, Shared state 2):
 4. Among equal revisions the content that most of these peers hold wins; among equally many, the one whose eldest holder
    came first into the run, so that a newcomer never overrules the peers that were there.
 5. All other peers pull what was elected, except a peer that only sends: it is refused, and keeps what it has.
-6. Once the group has agreed on a state, a peer without the right to bring one cannot jump: its revision counts only up
-   to the one that most peers have reached, of those that hold what was agreed on or have gone on from there. Trainers
-   may sync once in hundreds of steps, so what is a jump follows from the others, not from the number. Nor may it only
-   send; and among equally many a state wins that a peer with the right holds.
+6. Once the group has agreed on a state, what only peers without the right to bring one hold cannot be elected while a
+   peer with it offers what was agreed on or has gone on from there: one token may join as often as it likes, so its
+   peers are no votes. Where only peers without the right are in step, none of them jumps: a revision counts only up to
+   the one that most of them have reached. Trainers may sync once in hundreds of steps, so what is a jump follows from
+   the others, not from the number. Nor may a peer without the right only send; and of equals one that has it wins.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -66,7 +67,8 @@ def _elect(claims: Mapping[PeerId, SyncState], agreed: int | None, unproved: Col
     mixed = _mixed(claims)
     if mixed:
         return Elected(None, refused=tuple(dict.fromkeys(claims, mixed).items()))
-    eligible = _believed(_eligible(claims), agreed, unproved)
+    offers = _eligible(claims)
+    eligible = _believed(offers, agreed, unproved)
     if not eligible:
         reason = (
             f"{NO_OFFER}: {names(claims)} only receive, by their strategy or because a failed sync "
@@ -74,7 +76,7 @@ def _elect(claims: Mapping[PeerId, SyncState], agreed: int | None, unproved: Col
         )
         return Elected(None, refused=tuple(dict.fromkeys(claims, reason).items()))
     winner = _most_popular(eligible)
-    holders = tuple(peer for peer, claim in eligible.items() if claim.state == winner.state)
+    holders = tuple(peer for peer, claim in offers.items() if claim.state == winner.state)
     rest = {peer: claim for peer, claim in claims.items() if peer not in holders}
     content = tuple(peer for peer, claim in rest.items() if claim.state == winner.state)
     unwilling = [peer for peer, claim in rest.items() if _only_sends(claim) and peer not in content]
@@ -107,10 +109,12 @@ def _believed(
     eligible: dict[PeerId, SyncState], agreed: int | None, unproved: Collection[PeerId]
 ) -> dict[PeerId, SyncState]:
     recent = {peer: claim for peer, claim in eligible.items() if agreed is not None and claim.revision >= agreed}
-    if agreed is None or not recent or not any(peer in unproved for peer in recent):
+    if agreed is None or not any(peer in unproved for peer in recent):
         return _of_this_history(eligible, agreed)
-    reached = _most_held(recent.values()).revision
-    believed = {peer: claim for peer, claim in eligible.items() if peer not in unproved or claim.revision <= reached}
+    proved = [claim for peer, claim in recent.items() if peer not in unproved]
+    reached = _most_held(proved or recent.values()).revision
+    bound = -1 if proved else reached
+    believed = {peer: claim for peer, claim in eligible.items() if peer not in unproved or claim.revision <= bound}
     return believed if reached > agreed + 1 else _of_this_history(believed, agreed)
 
 

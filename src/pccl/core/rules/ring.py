@@ -30,9 +30,7 @@ def pairs(ring: Sequence[PeerId]) -> tuple[Pair, ...]:
     """The neighbours of a ring: none for one peer, one pair for two, as many pairs as peers beyond that."""
     if len(ring) < 2:
         return ()
-    if len(ring) == 2:
-        return (pair(ring[0], ring[1]),)
-    return tuple(pair(peer, ring[(rank + 1) % len(ring)]) for rank, peer in enumerate(ring))
+    return tuple(dict.fromkeys(pair(peer, ring[(rank + 1) % len(ring)]) for rank, peer in enumerate(ring)))
 
 
 def mesh(members: Sequence[PeerId]) -> tuple[Pair, ...]:

@@ -73,10 +73,10 @@ class Serving(Transfer):
         stall_s: float,
         rate: Rate | None = None,
     ) -> None:
-        """`stall_s`: a lane that takes no byte for this long is broken. With a `rate`, for requesters that no peer
-        waits for, so is one that asks for nothing for as long."""
-        patience = SharedPatience(stall_s) if rate is None else None
-        made = [Lane(attempt, place, lane, stall_s, patience) for place, lane in enumerate(lanes)]
+        """`stall_s`: a lane that takes no byte for this long is broken, and so are all that together take too few. With
+        a `rate`, for requesters that no peer waits for, so is one that asks for nothing for as long."""
+        self._patience = SharedPatience(stall_s)
+        made = [Lane(attempt, place, lane, stall_s, self._patience) for place, lane in enumerate(lanes)]
         super().__init__("serve", made, ended)
         self._own = own
         self._rate = rate
@@ -124,8 +124,11 @@ class Serving(Transfer):
         if self._rate is None:
             return
         delay_s = self._rate.draw(portion)
-        if delay_s > 0 and self._abort.wait(delay_s):
-            raise Stopped
+        if delay_s > 0:
+            with self._patience.paused():
+                stopped = self._abort.wait(delay_s)
+            if stopped:
+                raise Stopped
 
     def _gone(self, lane: Lane, why: str) -> None:
         self._dropped.append((lane.place, why))

@@ -10,8 +10,8 @@ import struct
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -114,6 +114,7 @@ class SharedPatience:
         self._patience = self._full()
         self._spent_at = self._over_at = time.monotonic()
         self._why = ""
+        self._pauses = 0
         self._lock = threading.Lock()
 
     def _full(self) -> Patience:
@@ -124,12 +125,25 @@ class SharedPatience:
         no patience left meanwhile. Who begins after that has all of it."""
         with self._lock:
             now = time.monotonic()
-            self._patience.spend(now - self._spent_at, nbytes)
+            self._patience.spend(0.0 if self._pauses else now - self._spent_at, nbytes)
             self._spent_at = now
             if cause := self._patience.cause:
                 self._why = cause.replace("too long", f"{self._stall_s:g} s")
                 self._over_at, self._patience = now, self._full()
             return self._why if self._over_at > since else ""
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """What passes meanwhile is our own doing, and uses nothing up on any lane."""
+        self._pause(1)
+        try:
+            yield
+        finally:
+            self._pause(-1)
+
+    def _pause(self, change: int) -> None:
+        with self._lock:
+            self._pauses, self._spent_at = self._pauses + change, time.monotonic()
 
 
 class Lane:
@@ -143,8 +157,8 @@ class Lane:
         stall_s: float,
         patience: SharedPatience | None = None,
     ) -> None:
-        """Without `patience` any byte is progress: no peer but the one that asks waits for a transfer to a visitor, and
-        what that gets is limited by a rate, not by the link."""
+        """Without `patience` any byte is progress: no peer waits for what a visitor pulls, and what it gets is limited
+        by a rate, not by the link."""
         self._patience = patience
         self.attempt = attempt
         self.place = place
