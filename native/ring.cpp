@@ -213,6 +213,7 @@ void Ring::load(Sender& sender, const Outgoing& begun) {
 void Ring::taken(Sender& sender) {
     const Outgoing& segment = sender.segment;
     sender.busy = false;
+    if (sender.flow.unacked_bytes <= 0) sender.arrived_at = Clock::now();
     if (segment.repeated) {
         if (segment.slot >= 0) slots_.give(segment.slot);
         return;
@@ -221,7 +222,6 @@ void Ring::taken(Sender& sender) {
     if (plan_.repeat_every > 0 && ++taken_ % plan_.repeat_every == 0) {
         forced_.push_back(segment);
     } else if (choosy_ && sender.lane.far()) {
-        if (sender.flying.empty()) sender.arrived_at = Clock::now();
         sender.flying.push_back({segment, sender.lane.taken()});
     } else if (segment.slot >= 0) {
         slots_.give(segment.slot);

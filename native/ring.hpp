@@ -114,6 +114,7 @@ class Ring {
         std::deque<Flight> flying{};
         std::int64_t arrived = 0;
         Clock::time_point arrived_at{};  // when there was progress
+        bool silent = false;             // nothing of what is on its way arrives
         bool hangs = false;
         std::vector<std::uint8_t> coded{};  // a segment of our own, which needs no slot
     };
@@ -179,7 +180,7 @@ class Ring {
     bool free_a_slot();
     bool obsolete(const Outgoing& segment);
     bool silent(const Sender& sender) const;
-    double worst_s(const Sender& sender) const;
+    static double worst_s(const Sender& sender);
     Sender* hung_behind(const Sender& flowing);
     bool repeat(Sender& sender);
     bool lingers(Clock::time_point now);
