@@ -459,6 +459,7 @@ void Ring::wait() {
     watched_.assign(1, {wake_, POLLIN, 0});
     bool looks = false;  // something may change of which no descriptor tells
     for (const Sender& sender : senders_) {
+        if (!sender.lane.cause().empty()) continue;  // it is ready to fail again, at any time
         const bool begins = anything_ready() ? !sender.spared : !forced_.empty();
         if (sender.busy || begins) watched_.push_back({sender.lane.fd(), POLLOUT, 0});
         looks |= (sender.spared && anything_ready()) || !sender.flying.empty();
