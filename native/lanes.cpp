@@ -84,14 +84,19 @@ bool Ring::free_a_slot() {
     for (Sender& sender : senders_) {
         freed |= retire(sender);
     }
-    const auto give_up = [&](int slot) {
-        if (slot >= 0) slots_.give(slot);
-        freed |= slot >= 0;
+    // Those that have none keep their right to a second copy: to lose it would be of no use.
+    const auto give_up_one = [&](auto& waiting, auto slot_of) {
+        const auto held = [&](const auto& each) { return slot_of(each) >= 0; };
+        const auto first = std::find_if(waiting.begin(), waiting.end(), held);
+        if (freed || first == waiting.end()) return;
+        slots_.give(slot_of(*first));
+        waiting.erase(first);
+        freed = true;
     };
     for (Sender& sender : senders_) {
-        for (; !freed && !sender.flying.empty(); sender.flying.pop_front()) give_up(sender.flying.front().segment.slot);
+        give_up_one(sender.flying, [](const Flight& flight) { return flight.segment.slot; });
     }
-    for (; !freed && !forced_.empty(); forced_.pop_front()) give_up(forced_.front().slot);
+    give_up_one(forced_, [](const Outgoing& segment) { return segment.slot; });
     return freed;
 }
 
