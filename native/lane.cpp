@@ -62,7 +62,8 @@ Flow Lane::flow() const {
     tcp_info facts{};
     socklen_t length = sizeof facts;
     if (::getsockopt(channel_.fd, IPPROTO_TCP, TCP_INFO, &facts, &length) != 0) return flow;
-    flow.recovering = facts.tcpi_ca_state == TCP_CA_Recovery || facts.tcpi_ca_state == TCP_CA_Loss;
+    flow.timed_out = facts.tcpi_ca_state == TCP_CA_Loss;
+    flow.recovering = flow.timed_out || facts.tcpi_ca_state == TCP_CA_Recovery;
     flow.round_trip_s = std::max(facts.tcpi_rtt, 1u) * 1e-6;
     flow.bytes_per_s = static_cast<double>(facts.tcpi_snd_cwnd) * facts.tcpi_snd_mss / flow.round_trip_s;
     flow.unacked_bytes = static_cast<double>(unacked());

@@ -26,6 +26,7 @@ struct Channel {
 // How a lane does, as far as the kernel tells; all zero where it does not.
 struct Flow {
     bool recovering = false;   // bytes were lost that are not made up for yet
+    bool timed_out = false;    // and the kernel has waited for an acknowledgement in vain
     double bytes_per_s = 0;    // a window in each round trip, or less where the lane is held to a rate
     double round_trip_s = 0;   // as of late
     double unacked_bytes = 0;  // handed to the kernel, and not known to have arrived

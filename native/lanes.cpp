@@ -29,10 +29,12 @@ void Ring::look_at_lanes(Clock::time_point now) {
     looked_at_ = now;
     for (Sender& sender : senders_) {
         sender.flow = sender.lane.flow();
-        const std::int64_t before = sender.arrived;
         retire(sender);
-        if (sender.arrived != before || sender.flying.empty()) sender.arrived_at = now;
-        sender.hangs = !sender.flying.empty() && (silent(sender) || sender.flow.recovering);
+        // Not by what it may still be helped with: second copies, and what lost its slot, are on their way as well.
+        const bool idle = sender.flow.unacked_bytes <= 0;
+        if (idle) sender.arrived_at = now;
+        sender.silent = !idle && silent(sender);
+        sender.hangs = sender.silent || (!idle && sender.flow.recovering);
     }
     rank_lanes();
 }
@@ -41,15 +43,19 @@ void Ring::look_at_lanes(Clock::time_point now) {
 // would be there after everything that the faster ones have and get.
 void Ring::rank_lanes() {
     const double segment = sizeof(Header) + static_cast<double>(route_.segment_bytes());
-    std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) {
-        return senders_[a].flow.seconds(segment) < senders_[b].flow.seconds(segment);
-    });
+    // One that is dead has no rate, whatever its window says.
+    const auto dead = [](const Sender& sender) { return sender.silent && sender.flow.timed_out; };
+    const auto seconds = [&](std::uint32_t lane) {
+        const Sender& sender = senders_[lane];
+        return dead(sender) ? std::numeric_limits<double>::infinity() : sender.flow.seconds(segment);
+    };
+    std::sort(order_.begin(), order_.end(), [&](std::uint32_t a, std::uint32_t b) { return seconds(a) < seconds(b); });
     double bytes = static_cast<double>(unsent_) * segment, bytes_per_s = 0;
     for (const std::uint32_t lane : order_) {
         Sender& sender = senders_[lane];
         sender.spared = sender.flow.seconds(segment) * bytes_per_s > bytes;
         bytes += sender.flow.unacked_bytes;
-        bytes_per_s += sender.flow.bytes_per_s;
+        if (!dead(sender)) bytes_per_s += sender.flow.bytes_per_s;
     }
 }
 
@@ -58,7 +64,11 @@ void Ring::rank_lanes() {
 // What has arrived need not be kept. True if a slot is free that was not.
 bool Ring::retire(Sender& sender) {
     bool freed = false;
-    if (!sender.flying.empty()) sender.arrived = sender.lane.arrived();
+    if (!choosy_) return freed;
+    if (const std::int64_t arrived = sender.lane.arrived(); arrived != sender.arrived) {
+        sender.arrived = arrived;
+        sender.arrived_at = Clock::now();
+    }
     for (; !sender.flying.empty() && sender.flying.front().end <= sender.arrived; sender.flying.pop_front()) {
         const int slot = sender.flying.front().segment.slot;
         if (slot >= 0) slots_.give(slot);
@@ -74,14 +84,19 @@ bool Ring::free_a_slot() {
     for (Sender& sender : senders_) {
         freed |= retire(sender);
     }
-    const auto give_up = [&](int slot) {
-        if (slot >= 0) slots_.give(slot);
-        freed |= slot >= 0;
+    // Those that have none keep their right to a second copy: to lose it would be of no use.
+    const auto give_up_one = [&](auto& waiting, auto slot_of) {
+        const auto held = [&](const auto& each) { return slot_of(each) >= 0; };
+        const auto first = std::find_if(waiting.begin(), waiting.end(), held);
+        if (freed || first == waiting.end()) return;
+        slots_.give(slot_of(*first));
+        waiting.erase(first);
+        freed = true;
     };
     for (Sender& sender : senders_) {
-        for (; !freed && !sender.flying.empty(); sender.flying.pop_front()) give_up(sender.flying.front().segment.slot);
+        give_up_one(sender.flying, [](const Flight& flight) { return flight.segment.slot; });
     }
-    for (; !freed && !forced_.empty(); forced_.pop_front()) give_up(forced_.front().slot);
+    give_up_one(forced_, [](const Outgoing& segment) { return segment.slot; });
     return freed;
 }
 
@@ -98,8 +113,8 @@ bool Ring::silent(const Sender& sender) const {
 }
 
 // Until the last that flies on it has arrived.
-double Ring::worst_s(const Sender& sender) const {
-    if (silent(sender)) return std::numeric_limits<double>::infinity();
+double Ring::worst_s(const Sender& sender) {
+    if (sender.silent) return std::numeric_limits<double>::infinity();
     const auto ahead = static_cast<double>(sender.flying.back().end - sender.arrived);
     return ahead / sender.flow.rate() + (sender.flow.recovering ? sender.flow.round_trip_s : 0);
 }

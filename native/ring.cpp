@@ -213,6 +213,7 @@ void Ring::load(Sender& sender, const Outgoing& begun) {
 void Ring::taken(Sender& sender) {
     const Outgoing& segment = sender.segment;
     sender.busy = false;
+    if (sender.flow.unacked_bytes <= 0) sender.arrived_at = Clock::now();
     if (segment.repeated) {
         if (segment.slot >= 0) slots_.give(segment.slot);
         return;
@@ -221,7 +222,6 @@ void Ring::taken(Sender& sender) {
     if (plan_.repeat_every > 0 && ++taken_ % plan_.repeat_every == 0) {
         forced_.push_back(segment);
     } else if (choosy_ && sender.lane.far()) {
-        if (sender.flying.empty()) sender.arrived_at = Clock::now();
         sender.flying.push_back({segment, sender.lane.taken()});
     } else if (segment.slot >= 0) {
         slots_.give(segment.slot);
@@ -240,8 +240,7 @@ void Ring::encode_own(Sender& sender) {
 
 bool Ring::pump(Receiver& receiver) {
     std::size_t turn = 0;
-    // After the last segment nothing more is ours to read: the next bytes belong to another attempt.
-    while (turn < turn_bytes && unreceived_ > 0 && cause_.empty()) {
+    while (turn < turn_bytes && cause_.empty() && reads_on(receiver)) {
         if (receiver.reading == Reading::slot && !find_room(receiver)) break;
         std::size_t bytes = 0;
         Moved moved = Moved::nothing_now;
@@ -261,7 +260,7 @@ bool Ring::pump(Receiver& receiver) {
         }
         if (moved == Moved::nothing_now) break;
         if (moved == Moved::broken) {
-            fail("from the previous peer: " + receiver.lane.cause());
+            if (unreceived_ > 0) fail("from the previous peer: " + receiver.lane.cause());
             break;
         }
         receiver.got += bytes;
@@ -270,7 +269,7 @@ bool Ring::pump(Receiver& receiver) {
         turn += bytes;
         if (bytes < missing) continue;
         if (receiver.reading == Reading::header) {
-            if (!read_header(receiver)) break;
+            if (!(unreceived_ > 0 ? read_header(receiver) : pass_over(receiver))) break;
         } else {
             if (receiver.reading == Reading::payload && !take_segment(receiver)) break;
             receiver.reading = Reading::header;
@@ -280,22 +279,39 @@ bool Ring::pump(Receiver& receiver) {
     return turn > 0;
 }
 
+bool Ring::reads_on(const Receiver& receiver) {
+    return receiver.reading != Reading::other && receiver.lane.cause().empty();
+}
+
 // A whole header is there: decide where its payload goes. False if nothing sensible can follow.
 bool Ring::read_header(Receiver& receiver) {
     const Header& header = receiver.header;
     if (header.seal != seal_of(header)) {
         fail("a header from the previous peer arrived damaged");
-        return false;
-    }
-    if (header.length > segment_bytes_max || header.attempt > plan_.attempt || header.length == 0) {
+    } else if (header.length > segment_bytes_max || header.attempt > plan_.attempt || header.length == 0) {
         fail("a segment from the previous peer makes no sense");
-        return false;
-    }
-    if (header.attempt < plan_.attempt) {
+    } else if (header.attempt < plan_.attempt) {
         receiver.reading = Reading::stale;  // the rest of an attempt that was aborted
-    } else if (!accept_header(receiver)) {
+        receiver.got = 0;
+        return true;
+    } else if (accept_header(receiver)) {
+        receiver.got = 0;
+        return true;
+    }
+    receiver.refused = true;
+    return false;
+}
+
+// The same once all has come, and only copies of it are left, whose sender must not wait for room until it gives up. So
+// they are dropped; anything else is for the next user of the lane.
+bool Ring::pass_over(Receiver& receiver) {
+    const Header& header = receiver.header;
+    const bool sound = header.seal == seal_of(header) && header.length > 0 && header.length <= segment_bytes_max;
+    if (!sound || header.attempt > plan_.attempt) {
+        receiver.reading = Reading::other;
         return false;
     }
+    receiver.reading = Reading::stale;
     receiver.got = 0;
     return true;
 }
@@ -443,12 +459,13 @@ void Ring::wait() {
     watched_.assign(1, {wake_, POLLIN, 0});
     bool looks = false;  // something may change of which no descriptor tells
     for (const Sender& sender : senders_) {
+        if (!sender.lane.cause().empty()) continue;  // it is ready to fail again, at any time
         const bool begins = anything_ready() ? !sender.spared : !forced_.empty();
         if (sender.busy || begins) watched_.push_back({sender.lane.fd(), POLLOUT, 0});
         looks |= (sender.spared && anything_ready()) || !sender.flying.empty();
     }
     for (const Receiver& receiver : receivers_) {
-        if (unreceived_ == 0 || receiver.reading == Reading::slot) continue;
+        if (receiver.reading == Reading::slot || !reads_on(receiver)) continue;
         if (receiver.lane.pending()) return;
         watched_.push_back({receiver.lane.fd(), POLLIN, 0});
     }
@@ -471,17 +488,10 @@ Report Ring::report() const {
     return report;
 }
 
-// In the middle of a segment, whose rest no other could understand; or of a header, when it is not known of what.
-bool Ring::broken(const Receiver& receiver) const {
-    if (!receiver.lane.cause().empty()) return true;
-    switch (receiver.reading) {
-        case Reading::header:
-            return receiver.got > 0 && !cause_.empty();
-        case Reading::stale:
-            return false;
-        default:
-            return true;
-    }
+// In the middle of a segment, whose rest no other could understand.
+bool Ring::broken(const Receiver& receiver) {
+    const bool inside = receiver.reading == Reading::slot || receiver.reading == Reading::payload;
+    return inside || receiver.refused || !receiver.lane.cause().empty();
 }
 
 Rest Ring::rest_of(std::uint32_t lane) const {

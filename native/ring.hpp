@@ -114,6 +114,7 @@ class Ring {
         std::deque<Flight> flying{};
         std::int64_t arrived = 0;
         Clock::time_point arrived_at{};  // when there was progress
+        bool silent = false;             // nothing of what is on its way arrives
         bool hangs = false;
         std::vector<std::uint8_t> coded{};  // a segment of our own, which needs no slot
     };
@@ -130,7 +131,9 @@ class Ring {
         std::uint8_t begun = 0;
         bool whole = false;
     };
-    enum class Reading { header, slot, payload, stale };
+    // `other`: a header that is not of this attempt, nor of one before it; the next user of the lane makes of it what
+    // it can.
+    enum class Reading { header, slot, payload, stale, other };
     struct Receiver {
         Lane lane;
         Header header{};
@@ -138,7 +141,8 @@ class Ring {
         std::size_t got = 0;
         int slot = -1;
         std::uint8_t* to = nullptr;
-        bool second = false;  // a copy of what has begun to come before: it pays for no patience
+        bool second = false;   // a copy of what has begun to come before: it pays for no patience
+        bool refused = false;  // nothing sensible can follow what came
     };
     void work();
     void begin();
@@ -148,7 +152,9 @@ class Ring {
     bool begin(Sender& sender);
     void load(Sender& sender, const Outgoing& segment);
     void taken(Sender& sender);
+    static bool reads_on(const Receiver& receiver);
     bool read_header(Receiver& receiver);
+    bool pass_over(Receiver& receiver);
     bool accept_header(Receiver& receiver);
     bool find_room(Receiver& receiver);
     bool take_segment(Receiver& receiver);
@@ -165,7 +171,7 @@ class Ring {
     void discard_others(const Receiver& receiver);
     Rest rest_of(std::uint32_t lane) const;
     static bool begun(const Sender& sender);
-    bool broken(const Receiver& receiver) const;
+    static bool broken(const Receiver& receiver);
 
     // lanes.cpp
     void look_at_lanes(Clock::time_point now);
@@ -174,7 +180,7 @@ class Ring {
     bool free_a_slot();
     bool obsolete(const Outgoing& segment);
     bool silent(const Sender& sender) const;
-    double worst_s(const Sender& sender) const;
+    static double worst_s(const Sender& sender);
     Sender* hung_behind(const Sender& flowing);
     bool repeat(Sender& sender);
     bool lingers(Clock::time_point now);

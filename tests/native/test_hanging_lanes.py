@@ -4,6 +4,7 @@ import contextlib
 import select
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -172,3 +173,18 @@ def test_not_for_longer_than_an_attempt_may_stall(torn):
     run, _ = torn(2 * LINGER_S)
     assert run.wait()
     assert (run.cause, run.broken) == ("", ([0, 1], []))
+
+
+def test_beside_a_broken_lane_it_sleeps(torn):
+    """Such a lane is always ready, to fail once more."""
+    run, ends = torn(30.0)
+    assert not run.wait(2 * LINGER_S), "it has all that it needs"
+    ends[0].close()
+    assert not run.wait(LINGER_S)
+    began = time.process_time()
+    assert not run.wait(1.0)
+    assert time.process_time() - began < 0.1
+    _read(ends[1], HEADER_BYTES + LONG.segment_bytes)
+    assert run.wait()
+    assert run.cause == ""
+    assert run.broken[0] == [0]

@@ -5,11 +5,13 @@ import re
 import resource
 import socket
 import threading
+from contextlib import suppress
 
 import pytest
 
 from pccl.core.effects.peer_events import LaneClosed, LaneDialled
 from pccl.dataplane.connection import Rest, leave, rest_of
+from pccl.dataplane.ring.segments import Header
 from pccl.errors import UsageError
 from pccl.net import sockets
 from pccl.net.bounds import Bounds, peer_bounds
@@ -65,6 +67,34 @@ def test_what_the_last_attempt_left_on_a_lane_is_skipped_before_the_next_one(the
         peers.dialler.give_back([(7, 0)], [(7, 0)])
         await until(lambda: len(peers.receiver_core.events) == 2)
         assert isinstance(peers.receiver_core.events[1], LaneClosed)
+
+    two_peers(story)
+
+
+@pytest.mark.parametrize("number", [5, 6], ids=["ended", "next"])
+def test_a_copy_that_comes_after_the_end_of_its_attempt_is_skipped(number):
+    """However long it is: its sender must not wait for room. What the next attempt sends is kept for it."""
+
+    async def story(peers):
+        await peers.stand()
+        (sock,) = peers.dialler.lend([(7, 0)])
+        (other,) = peers.receiver.lend([(7, 0)])
+        peers.receiver.give_back([(7, 0)], [], 5)
+        header = Header(1, number, 0, 0, 10_000_000, 0, 0).sealed().pack()
+        rest = memoryview(header + bytes(10_000_000))
+        if number == 6:
+            sock.send(rest[:100])
+            await until(lambda: rest_of(other) == Rest(head=header))
+            assert peers.receiver.lend([(7, 0)]) == [other]
+            assert other.recv(100) == bytes(60)
+            peers.receiver.give_back([(7, 0)], [])
+        while number == 5 and rest:
+            with suppress(BlockingIOError):
+                rest = rest[sock.send(rest) :]
+            await asyncio.sleep(0)
+        if number == 5:
+            await until(lambda: rest_of(other) == Rest())
+        peers.dialler.give_back([(7, 0)], [])
 
     two_peers(story)
 

@@ -9,13 +9,14 @@ import logging
 import socket
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pccl.core.effects.peer_effects import AcceptLane, Dial, PeerEffect
 from pccl.core.effects.peer_events import LaneClosed, LaneDialled, LaneOffered, PeerEvent
 from pccl.core.fields import Flow
 from pccl.core.messages.lanes import LaneAnswer
-from pccl.dataplane.connection import Connection, drop
+from pccl.dataplane.connection import Connection
+from pccl.dataplane.leftovers import Leftovers
 from pccl.logs import Teller
 from pccl.net import flows, handshake, proving, sockets
 from pccl.net.bounds import Bounds
@@ -43,6 +44,8 @@ class _Lane:
     """What the kernel had counted when it was last lent."""
     doomed: bool = False
     """To be closed as soon as the data plane gives it back."""
+    leftovers: Leftovers = field(default_factory=Leftovers)
+    """Of attempts that it was lent to."""
 
 
 class Lanes:
@@ -241,8 +244,9 @@ class Lanes:
         lent = [lane for key in keys if (lane := self._lanes.get(key)) is not None and lane.lent]
         return flows.flow((lane.counted, flows.read(lane.sock)) for lane in lent)
 
-    def give_back(self, keys: Iterable[LaneKey], broken: Iterable[LaneKey]) -> None:
-        """The data plane has let go of these lanes, and some of them are of no more use."""
+    def give_back(self, keys: Iterable[LaneKey], broken: Iterable[LaneKey], attempt: int = 0) -> None:
+        """The data plane has let go of these lanes, and some of them are of no more use. `attempt`: of a collective,
+        for which they were lent."""
         keys, unusable = set(keys), set(broken)
         self._pacing.give_back(keys)
         for key in keys:
@@ -250,6 +254,7 @@ class Lanes:
             if lane is None:
                 continue  # The attempt could not begin because this one was gone.
             lane.lent = False
+            lane.leftovers.after(attempt)
             if lane.doomed or key in unusable:
                 self._forget(key)
             else:
@@ -275,15 +280,15 @@ class Lanes:
     def _readable(self, key: LaneKey) -> None:
         lane = self._lanes[key]
         try:
-            # The rest of a copy that the last attempt did not need is skipped as it comes: behind it the end of the
-            # lane would not be seen, and its sender may wait for room.
-            first = drop(lane.connection) and lane.connection.recv(1, socket.MSG_PEEK)
+            # What the last attempt did not need is skipped as it comes: behind it the end of the lane would not be
+            # seen, and its sender may wait for room.
+            begun = lane.leftovers.begun(lane.connection)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
             self._broke(key, sockets.in_words(error))
             return
-        if first:
+        if begun:
             # The previous peer has begun an attempt whose start has not reached us yet. The bytes stay where they are,
             # for the data plane; watching on would wake us for them again and again.
             self._unwatch(lane)

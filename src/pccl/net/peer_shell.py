@@ -303,7 +303,7 @@ class PeerShell:
     def _attempt_ended(self, event: AttemptEnded) -> None:
         effect = self._attempts.pop((event.tag, event.attempt))
         flow = self._lanes.flow(effect.to_next)
-        self._lanes.give_back({*effect.to_next, *effect.from_prev}, event.broken)
+        self._lanes.give_back({*effect.to_next, *effect.from_prev}, event.broken, event.attempt)
         self._post(structs.replace(event, flow=flow))
 
     # ── the control connection ───────────────────────────────────────────────────────────────────────────────────────

@@ -16,7 +16,7 @@ from pccl.core.fields import SEGMENT_BYTES_MAX
 from pccl.dataplane.connection import Connection, Rest, leave, receive_into, torn
 from pccl.dataplane.ring.arithmetic import STORED, Array, Bytes, check, combine, divide
 from pccl.dataplane.ring.coding import CodedShares, Coding, memory
-from pccl.dataplane.ring.segments import HEADER_BYTES, Header, Place, Route, result_digest, seal
+from pccl.dataplane.ring.segments import HEADER_BYTES, Header, Place, Route, is_over, result_digest, seal
 from pccl.dataplane.tensors.buffers import Buffers
 from pccl.types import CollectiveKind, ReduceOp
 
@@ -87,7 +87,10 @@ class Receiver:
     got: int = 0
     second: bool = False
     """It is a copy of a segment that has begun to come before: it pays for no patience."""
+    other: bool = False
+    """What came is not of this attempt, nor of one before it: it is for the next user of the lane."""
     broke: bool = False
+    """Nothing sensible can follow."""
 
     def receive(self) -> int:
         """Take what has arrived of what is expected; how much that was."""
@@ -112,6 +115,10 @@ class Receiver:
     @property
     def whole(self) -> bool:
         return self.got == len(self.data)
+
+    @property
+    def reads_on(self) -> bool:
+        return not self.other and not self.broke
 
     def stop(self) -> None:
         """Leave the rest of what is coming to the next user of the lane."""
@@ -186,7 +193,7 @@ class Ring:
         for sender in self._senders if self._unsent else ():
             if sender.rest or self._ready[sender.strand]:
                 events[sender.lane.fileno()] = select.POLLOUT
-        for receiver in self._receivers if self._unreceived else ():
+        for receiver in (each for each in self._receivers if each.reads_on):
             events[receiver.lane.fileno()] = events.get(receiver.lane.fileno(), 0) | select.POLLIN
         for fd, mask in events.items():
             poll.register(fd, mask)
@@ -195,8 +202,7 @@ class Ring:
     def leave(self) -> None:
         """At the end, leave to the next user of each lane what is of no use to us."""
         for receiver in self._receivers:
-            useless = self.finished if receiver.header is None else self._useless(receiver.header)
-            if useless and not receiver.broke:
+            if not receiver.broke and (receiver.header is None or self._useless(receiver.header)):
                 receiver.stop()
 
     @property
@@ -268,9 +274,14 @@ class Ring:
     # ── receiving ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _receive(self, receiver: Receiver) -> bool:
-        if self._unreceived == 0:
-            return False  # the next bytes belong to another attempt
-        got = receiver.receive()
+        if not receiver.reads_on:
+            return False
+        try:
+            got = receiver.receive()
+        except LaneBroke:
+            if self._unreceived:
+                raise
+            return False
         self.received_bytes += got
         if receiver.header is not None and not receiver.second and not self._useless(receiver.header):
             self.useful_bytes += got
@@ -278,8 +289,13 @@ class Ring:
             return got > 0
         if receiver.header is None:
             header = Header.unpack(receiver.data)
-            receiver.second = self._examine(header, receiver.strand)
-            receiver.expect(header)
+            if self._unreceived == 0:
+                # Only copies are left, whose sender must not wait for room until it gives up.
+                receiver.other = not is_over(header, self._effect.attempt)
+            else:
+                receiver.second = self._examined(header, receiver)
+            if not receiver.other:
+                receiver.expect(header)
         else:
             if not self._useless(receiver.header):
                 self._take(receiver.header, np.frombuffer(receiver.data, np.uint8))
@@ -288,7 +304,16 @@ class Ring:
 
     def _useless(self, header: Header) -> bool:
         """The rest of an attempt that was aborted, or of a segment of which another copy has come."""
-        return header.attempt < self._effect.attempt or (header.hop, header.index) in self._whole
+        return (
+            self._unreceived == 0 or header.attempt < self._effect.attempt or (header.hop, header.index) in self._whole
+        )
+
+    def _examined(self, header: Header, receiver: Receiver) -> bool:
+        try:
+            return self._examine(header, receiver.strand)
+        except Failed:
+            receiver.broke = True
+            raise
 
     def _examine(self, header: Header, strand: int) -> bool:
         """Refuse what cannot be: nothing sensible can follow it. Whether it is the second of its kind."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import replace
 
+from pccl.core.fields import SEGMENT_BYTES_MAX
 from pccl.dataplane.state.digests import digest
 from pccl.types import CollectiveKind
 
@@ -56,6 +57,11 @@ def seal(header: Header) -> int:
     for field in (header.attempt, header.hop | header.index << 32, header.length, header.check):
         state = mixed(state ^ field)
     return state >> 32
+
+
+def is_over(header: Header, attempt: int) -> bool:
+    """It announces a segment of this attempt or of one before it. What is no header at all does not."""
+    return header.seal == seal(header) and 0 < header.length <= SEGMENT_BYTES_MAX and header.attempt <= attempt
 
 
 def result_digest(checks: bytes) -> bytes:
