@@ -71,6 +71,8 @@ def sharded(told):
         torch.manual_seed(told["seed"])
         for each in model.parameters():
             nn.init.uniform_(each, -0.3, 0.3)
+    if told.get("alone"):
+        return model
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if told.get("mixed") else MixedPrecisionPolicy()
     for layer in list(model.children()):
         if isinstance(layer, nn.Linear) and told.get("model") != "odd":
@@ -106,6 +108,11 @@ def be_late(launches):
         return launch_part(group, *rest)
 
     node_group.NodeGroup.launch_part = launch
+
+
+def be_unfetched():
+    """Connect without what others could give and compare before: those that have it were lost meanwhile, say."""
+    Group._prefetch = lambda *_: None
 
 
 def be_missing():
@@ -189,6 +196,7 @@ PLACES = {"step": (sys.modules[__name__], "step"), "exchange": (node_group.NodeG
 
 FATES = {"killed": be_killed, "late": be_late, "missing": be_missing, "stopped": be_stopped, "hung": be_hung}
 FATES |= {"full": be_full, "slow": be_slow, "timed": be_timed, "unaware": be_unaware}
+FATES |= {"unfetched": be_unfetched}
 
 
 def train(told, rank):

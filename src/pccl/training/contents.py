@@ -5,7 +5,7 @@ Owns the names, which must be the same on all peers, and the division into fragm
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -147,7 +147,8 @@ class Contents:
         """What of it is where now. Settings are names of entries: a peer with others has other entries."""
         self._check_parameters()
         self._make_states()  # of one that was loaded from before its first step
-        infos = [TensorInfo.from_torch(torch.zeros(1), f"setting {name}={value}") for name, value in self._agreed()]
+        settings = [f"setting {name}={value}" for name, value in self.agreed().items()]
+        infos = [TensorInfo.from_torch(torch.zeros(1), name) for name in settings]
         infos += [TensorInfo.from_torch(each, name) for name, each in self._equal(leases)]
         return infos + [TensorInfo.from_torch(each, name, allow_content_inequality=True) for name, each in self._free()]
 
@@ -175,12 +176,13 @@ class Contents:
         """What a newcomer gets from any peer, and then has for itself."""
         return self._optimizer_tensors() if self._settings.join == "holder" else []
 
-    def _agreed(self) -> Iterator[tuple[str, str]]:
-        yield from self._settings.shared.items()
+    def agreed(self) -> dict[str, str]:
+        """What all peers must have alike, in words."""
+        return self._settings.shared
 
     def settings_here(self) -> str:
         """In a sentence."""
-        return ", ".join(f"{name}={value}" for name, value in self._agreed())
+        return ", ".join(f"{name}={value}" for name, value in self.agreed().items())
 
     def _optimizer_tensors(self) -> Named:
         """Of the optimizers, what lies here."""

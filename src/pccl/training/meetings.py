@@ -18,6 +18,7 @@ from torch import nn, optim
 from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, PeerId, SharedState, SyncFailed, UsageError
 from pccl.training.contents import Contents, contents_of
 from pccl.training.data import Data
+from pccl.training.equals import packed
 from pccl.training.group import NOTHING, Flight, Since
 from pccl.training.guards import Guards
 from pccl.training.meter import Meter
@@ -210,9 +211,10 @@ class Meetings(ABC):
                 # now, among peers that hold it, the present one cannot lose to what a newcomer brings.
                 self._sync()
             self._group.admit()
-        here = self._group.roll_call(len(self._contents.fragments), self._row(0, 0.0).pack(NONE))
+        least = self.settings.min_peers
+        here = self._group.roll_call(self._row(0, 0.0).pack(packed(self._contents.agreed())), least)
         self._among = here.table.peers
-        count, least = len(self._among), self.settings.min_peers
+        count = len(self._among)
         # The first state is agreed on when enough are there: of all that these bring, the latest round's is taken.
         held = any(row.synced for row in here.table.rows)
         if not held:

@@ -81,9 +81,9 @@ class ShardedContents(Contents):
         _reshard(self._model)
         super()._check_parameters()
 
-    def _agreed(self) -> Iterator[tuple[str, str]]:
-        yield "ranks of a node", self.node.shape
-        yield from super()._agreed()
+    def agreed(self) -> dict[str, str]:
+        """The shape of the mesh, too."""
+        return {"ranks of a node": self.node.shape, **super().agreed()}
 
     def buffer_values(self) -> torch.Tensor:
         """Of this node: the mean of its ranks', of integers the largest."""
