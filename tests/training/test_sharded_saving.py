@@ -3,6 +3,7 @@
 import os
 import shutil
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch.distributed as dist
@@ -11,6 +12,7 @@ from torch.distributed.fsdp import fully_shard
 
 from pccl.training import DiLoCo
 from pccl.training.checkpoint import LEFT_S, Saver
+from pccl.training.fsdp.checkpoint import found
 from tests.patience import HANG_S
 from tests.training import oracle
 from tests.training.test_processes import master, processes
@@ -67,6 +69,23 @@ def test_a_checkpoint_of_an_earlier_run_makes_way_and_one_of_another_node_of_thi
     save(run, 2)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["round-000000001", "round-000000002"]
     assert (spoiled / "of another node").exists()
+
+
+def test_checkpoints_of_later_rounds_are_put_aside_by_the_first_rank(run, tmp_path, caplog):
+    for number in (1, 2, 3):
+        save(run, number)
+        aged(tmp_path / f"round-00000000{number}", 5)
+    run.checkpoint(str(tmp_path))
+    run._saver._node = SimpleNamespace(place=1)
+    run._saver.put_aside(1)
+    assert len(found(tmp_path)) == 3
+    run._saver._node = SimpleNamespace(place=0)
+    run._saver.put_aside(1)
+    assert [each.name for each in found(tmp_path)] == ["round-000000001"]
+    assert "up to 3" in caplog.text
+    (aside,) = tmp_path.glob("earlier-*")
+    assert run.resume(str(aside))
+    assert run.round == 3
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["sharded", "whole"])

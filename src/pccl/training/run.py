@@ -133,11 +133,13 @@ class Run(Rounds):
 
     def checkpoint(self, folder: str, every: int = 1, keep: int = KEEP) -> None:
         """Save after each round whose number `every` divides, beside the training; only the newest `keep` files stay.
-        Also what SIGTERM saves."""
+        Also what SIGTERM saves. Checkpoints of later rounds than the run's are put aside when it is entered."""
         for name, value in (("every", every), ("keep", keep)):
             if not isinstance(value, int) or value < 1:
                 raise UsageError(f"checkpoint: {name} must be an integer from 1 on, got {value!r}")
         self._saver = self._contents.saver(folder, every, keep)
+        if self._synced:
+            self._saver.put_aside(self._round)
 
     def resume(self, folder: str) -> bool:
         """Load the newest checkpoint of a folder, before the run is entered; False if there is none."""
@@ -163,6 +165,8 @@ class Run(Rounds):
             self._guarded(lambda: self._meet(admit=False))
             self._attach()
             self._notice.watch(self._group.give_up)
+            if self._saver is not None:
+                self._saver.put_aside(self._round)
         except BaseException:
             self.leave()
             raise

@@ -50,6 +50,14 @@ class ShardedSaver(Saver):
             return
         self.begin(round, state)
 
+    def _found(self) -> list[Path]:
+        return found(self._folder)
+
+    def put_aside(self, round: int) -> None:
+        """One rank does it for all."""
+        if self._node.place == 0:
+            super().put_aside(round)
+
     def finish(self) -> None:
         """Wait until what was begun is written, unless a rank hangs."""
         if self._node.lost and self.busy:
