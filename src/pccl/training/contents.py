@@ -235,6 +235,7 @@ class Contents:
             "frozen": {name: each.clone() for name, each in self._frozen},
             "buffers": {name: each.detach().clone() for name, each in self._buffers},
             "optimizers": [copy.deepcopy(each.state_dict()) for each in self._optimizers],
+            "kinds": kinds_of(self._optimizers),
         }
 
     def _momentum(self) -> dict[str, torch.Tensor]:
@@ -254,7 +255,8 @@ class Contents:
             "buffers": dict(self._buffers),
         }
         for kind, mine in goals.items():
-            _fits(kind, mine, state.get(kind))
+            fits(kind, shapes_of(mine), shapes_of(state.get(kind)))
+        check_kinds(kinds_of(self._optimizers), state.get("kinds"))
         for kind, mine in goals.items():
             for name, tensor in mine.items():
                 tensor.copy_(state[kind][name])
@@ -315,13 +317,32 @@ def is_sharded(tensor: torch.Tensor) -> bool:
     return hasattr(tensor, "to_local")
 
 
-def _fits(kind: str, mine: dict[str, torch.Tensor], saved: Any) -> None:
-    shapes = {name: tuple(each.shape) for name, each in mine.items()}
-    theirs = {name: tuple(each.shape) for name, each in saved.items()} if isinstance(saved, dict) else None
-    if shapes != theirs:
-        other = next((name for name in shapes if theirs is None or theirs.get(name) != shapes[name]), None)
-        what = f"{other!r} of shape {shapes[other]}" if other is not None else "nothing else"
-        raise UsageError(f"load_state_dict: {kind} must hold {what}, as the model here does; load another checkpoint")
+def shapes_of(tensors: Any) -> dict[str, tuple[int, ...]]:
+    """By name; of what is no dict of tensors, none."""
+    return {name: tuple(each.shape) for name, each in tensors.items()} if isinstance(tensors, dict) else {}
+
+
+def fits(kind: str, mine: dict[str, tuple[int, ...]], theirs: dict[str, tuple[int, ...]]) -> None:
+    """Raises `UsageError` that names what of a saved state is not as here."""
+    other = next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), None)
+    if other is not None:
+        must = f"hold {other!r} of shape {mine[other]}" if other in mine else f"not hold {other!r}"
+        raise UsageError(f"load_state_dict: {kind} must {must}, as the model here does; load another checkpoint")
+
+
+def kinds_of(optimizers: Sequence[optim.Optimizer]) -> list[str]:
+    """Their names."""
+    return [type(each).__name__ for each in optimizers]
+
+
+def check_kinds(here: list[str], saved: list[str] | None) -> None:
+    """Raises `UsageError` if other optimizers were saved: one kind cannot go on with what another has. Versions before
+    this one did not save which."""
+    if saved is not None and saved != here:
+        raise UsageError(
+            f"load_state_dict: the optimizers must be those that were saved ({', '.join(saved)}), got "
+            f"{', '.join(here)}; make these, or load another checkpoint"
+        )
 
 
 def uncompiled(call: Callable[..., None]) -> Callable[..., None]:

@@ -17,7 +17,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from pccl import Communicator, ErrorFeedback, UsageError
 from pccl.training.checkpoint import export
-from pccl.training.contents import Contents, Named, is_sharded, split
+from pccl.training.contents import Contents, Named, check_kinds, fits, is_sharded, kinds_of, shapes_of, split
 from pccl.training.fsdp.checkpoint import TENSORS, ShardedSaver, newest
 from pccl.training.fsdp.group import NodeGroup
 from pccl.training.fsdp.node import node_of
@@ -115,7 +115,8 @@ class ShardedContents(Contents):
         are. A device that a model just fits on has no room for another one of it."""
         groups = [[_plain(group) for group in each.param_groups] for each in self._optimizers]
         tensors = {name: self._copied(each) for name, each in self._saved()}
-        return {TENSORS: tensors, "groups": groups, "ranks": self.node.shape}
+        kinds = kinds_of(self._optimizers)
+        return {TENSORS: tensors, "groups": groups, "kinds": kinds, "ranks": self.node.shape}
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         here = local(tensor).detach().to("cpu", copy=True)
@@ -135,10 +136,9 @@ class ShardedContents(Contents):
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises `UsageError` if it is of another model, before anything is changed."""
-        mine, theirs = dict(self._saved()), state.get(TENSORS)
-        shapes = {name: tuple(each.shape) for name, each in mine.items()}
-        if not isinstance(theirs, dict) or shapes != {name: tuple(each.shape) for name, each in theirs.items()}:
-            raise UsageError("load_state_dict: the state must be of the model here, sharded as it is; load another one")
+        check_kinds(kinds_of(self._optimizers), state.get("kinds"))
+        mine, theirs = dict(self._saved()), state.get(TENSORS, {})
+        fits(TENSORS, shapes_of(mine), shapes_of(theirs))
         for name, tensor in mine.items():
             local(tensor).copy_(local(theirs[name]))
         for optimizer, groups in zip(self._optimizers, state["groups"], strict=True):
