@@ -15,10 +15,11 @@ from torch import nn, optim
 from pccl import Communicator, ErrorFeedback, SharedState, TensorInfo, UsageError
 from pccl.training.checkpoint import Saver, export, newest
 from pccl.training.group import Group
+from pccl.training.optimizers import Optimizers, check_kinds, kinds_of
 from pccl.training.outer import Fragment, Stretch
 from pccl.training.rows import Table
 from pccl.training.settings import Settings
-from pccl.training.state import COMPILED, in_memory_order, make_state, unwrapped
+from pccl.training.state import COMPILED, fits, in_memory_order, make_state, shapes_of, unwrapped
 
 Named = list[tuple[str, torch.Tensor]]
 
@@ -51,7 +52,7 @@ class Contents:
         self._outer = self._divide(trained)
         self.fragments: Sequence[Stretch] = self._outer
         """What is reduced, each by itself."""
-        self._names = {id(each): name for name, each in named}
+        self._held = Optimizers(optimizers, {id(each): name for name, each in named})
         self._buffer_places = [] if settings.buffers == "local" else _buffers(model)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._left_out: int | torch.Tensor = 0
@@ -185,20 +186,14 @@ class Contents:
         return ", ".join(f"{name}={value}" for name, value in self.agreed().items())
 
     def _optimizer_tensors(self) -> Named:
-        """Of the optimizers, what lies here."""
-        return [(name, self._here(value)) for name, value in self._states()]
+        """Of the optimizers, what lies here; plain values are packed anew into one, if newcomers get them."""
+        tensors = [(name, self._here(value)) for name, value in self._held.tensors()]
+        return tensors + self._held.packed() if self._settings.join == "holder" else tensors
 
-    def _states(self) -> Named:
-        """Of the optimizers."""
-        found: Named = []
-        for number, optimizer in enumerate(self._optimizers):
-            for group in optimizer.param_groups:
-                for place, parameter in enumerate(group["params"]):
-                    name = self._names.get(id(parameter), str(place))
-                    state = sorted(optimizer.state[parameter].items())
-                    tensors = [(key, value) for key, value in state if isinstance(value, torch.Tensor)]
-                    found += [(f"optimizer {number}.{name}.{key}", value) for key, value in tensors]
-        return found
+    def synced(self) -> None:
+        """What was given out by `entries` has come from others."""
+        self._held.unpack()
+        self.take_over()
 
     def take_over(self) -> None:
         """The outer state came from others: the model follows."""
@@ -315,34 +310,6 @@ def contents_of(model: nn.Module, optimizers: Sequence[optim.Optimizer], setting
 def is_sharded(tensor: torch.Tensor) -> bool:
     """A DTensor, known without importing what they are made of."""
     return hasattr(tensor, "to_local")
-
-
-def shapes_of(tensors: Any) -> dict[str, tuple[int, ...]]:
-    """By name; of what is no dict of tensors, none."""
-    return {name: tuple(each.shape) for name, each in tensors.items()} if isinstance(tensors, dict) else {}
-
-
-def fits(kind: str, mine: dict[str, tuple[int, ...]], theirs: dict[str, tuple[int, ...]]) -> None:
-    """Raises `UsageError` that names what of a saved state is not as here."""
-    other = next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), None)
-    if other is not None:
-        must = f"hold {other!r} of shape {mine[other]}" if other in mine else f"not hold {other!r}"
-        raise UsageError(f"load_state_dict: {kind} must {must}, as the model here does; load another checkpoint")
-
-
-def kinds_of(optimizers: Sequence[optim.Optimizer]) -> list[str]:
-    """Their names."""
-    return [type(each).__name__ for each in optimizers]
-
-
-def check_kinds(here: list[str], saved: list[str] | None) -> None:
-    """Raises `UsageError` if other optimizers were saved: one kind cannot go on with what another has. Versions before
-    this one did not save which."""
-    if saved is not None and saved != here:
-        raise UsageError(
-            f"load_state_dict: the optimizers must be those that were saved ({', '.join(saved)}), got "
-            f"{', '.join(here)}; make these, or load another checkpoint"
-        )
 
 
 def uncompiled(call: Callable[..., None]) -> Callable[..., None]:

@@ -248,7 +248,7 @@ class Meetings(ABC):
             if self._inner:
                 self._drop_steps()
             self._round = self._state.revision
-            self._contents.take_over()
+            self._contents.synced()
             self.data.unpack()
             if self._feedback is not None:
                 self._feedback.reset()

@@ -66,6 +66,19 @@ def in_memory_order(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]
     return f"{name} with axes {','.join(str(axis) for axis in order if sizes[axis] != 1)}", view
 
 
+def shapes_of(tensors: Any) -> dict[str, tuple[int, ...]]:
+    """By name; of what is no dict of tensors, none."""
+    return {name: tuple(each.shape) for name, each in tensors.items()} if isinstance(tensors, dict) else {}
+
+
+def fits(kind: str, mine: dict[str, tuple[int, ...]], theirs: dict[str, tuple[int, ...]]) -> None:
+    """Raises `UsageError` that names what of a saved state is not as here."""
+    other = next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), None)
+    if other is not None:
+        must = f"hold {other!r} of shape {mine[other]}" if other in mine else f"not hold {other!r}"
+        raise UsageError(f"load_state_dict: {kind} must {must}, as the model here does; load another checkpoint")
+
+
 def unwrapped(module: nn.Module) -> nn.Module:
     """Without what it was compiled or wrapped for data parallelism in. By type: a child may have any name."""
     while True:

@@ -23,8 +23,9 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_together
 
 from pccl import UsageError
 from pccl.training.checkpoint import Saver, forget_left, load, log, settle, write
-from pccl.training.contents import check_kinds, fits, shapes_of
 from pccl.training.fsdp.node import Node
+from pccl.training.optimizers import check_kinds
+from pccl.training.state import fits, shapes_of
 
 NAME = "round-{:09d}"
 PATTERN = "round-" + "[0-9]" * 9

@@ -17,13 +17,14 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from pccl import Communicator, ErrorFeedback, UsageError
 from pccl.training.checkpoint import export
-from pccl.training.contents import Contents, Named, check_kinds, fits, is_sharded, kinds_of, shapes_of, split
+from pccl.training.contents import Contents, Named, is_sharded, split
 from pccl.training.fsdp.checkpoint import TENSORS, ShardedSaver, newest
 from pccl.training.fsdp.group import NodeGroup
 from pccl.training.fsdp.node import node_of
+from pccl.training.optimizers import check_kinds, kinds_of
 from pccl.training.outer import Fragment
 from pccl.training.settings import Settings
-from pccl.training.state import make_state, unwrapped
+from pccl.training.state import fits, make_state, shapes_of, unwrapped
 
 
 def local(tensor: Any) -> torch.Tensor:
@@ -115,8 +116,8 @@ class ShardedContents(Contents):
         are. A device that a model just fits on has no room for another one of it."""
         groups = [[_plain(group) for group in each.param_groups] for each in self._optimizers]
         tensors = {name: self._copied(each) for name, each in self._saved()}
-        kinds = kinds_of(self._optimizers)
-        return {TENSORS: tensors, "groups": groups, "kinds": kinds, "ranks": self.node.shape}
+        kinds, values = kinds_of(self._optimizers), self._held.values()
+        return {TENSORS: tensors, "groups": groups, "kinds": kinds, "values": values, "ranks": self.node.shape}
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         here = local(tensor).detach().to("cpu", copy=True)
@@ -129,9 +130,12 @@ class ShardedContents(Contents):
         wholes = [(f"frozen.{name}", path) for name, path, each in self._places if not each.requires_grad]
         yield from ((name, self._model.get_parameter(path).detach()) for name, path in wholes)
         yield from ((f"buffer.{name}", self._model.get_buffer(path)) for name, path in self._buffer_places)
+        self._make_all_states()
+        yield from self._held.tensors()
+
+    def _make_all_states(self) -> None:
         for optimizer in self._optimizers:
             make_state(optimizer)
-        yield from self._states()
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -144,10 +148,13 @@ class ShardedContents(Contents):
         for optimizer, groups in zip(self._optimizers, state["groups"], strict=True):
             for group, saved in zip(optimizer.param_groups, groups, strict=True):
                 group.update(saved)
+        self._held.put(state.get("values", {}))  # Versions before this one did not save them.
         self.take_over()
 
     def saver(self, folder: str, every: int, keep: int) -> ShardedSaver:
         """What writes states of the run, all ranks together."""
+        self._make_all_states()
+        self._held.values()  # An optimizer that cannot be saved is refused here, and not when a round has ended.
         return ShardedSaver(folder, every, keep, self.node)
 
     def newest(self, folder: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
@@ -199,6 +206,7 @@ class ShardedContents(Contents):
         self.node.equalise(
             [each for _, each in self._alike() + self._frozen + self._buffers + self._optimizer_tensors()]
         )
+        self._held.unpack()
         for fragment in self._outer:
             fragment.changed()
             fragment.write()
