@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
@@ -13,6 +14,19 @@ from tests.patience import HANG_S
 from tests.training import oracle
 
 EVERY = 3
+
+
+def test_without_arguments_it_takes_what_the_machine_has(monkeypatch):
+    """A build of torch without CUDA has no nccl. The arguments are PRIME's."""
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    mesh = ElasticDeviceMesh(None, False, 1)
+    try:
+        assert mesh.mesh.device_type == ("cuda" if torch.cuda.is_available() else "cpu")
+        assert (mesh.local_pg.size(), mesh.cpu_local_mesh.shape) == (1, (1,))
+        assert not mesh.maybe_reinit_global_pg(admit_joiners=True)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.fixture
@@ -49,12 +63,15 @@ def test_nodes_are_those_of_the_last_round_and_not_of_this_moment(crew, mesh):
             while run.communicator.world_size > 1:
                 threading.Event().wait(0.01)
             assert not mesh.maybe_reinit_global_pg()
-            assert (mesh.global_pg.size(), mesh.world_info.global_rank) == (2, mesh.global_pg.rank())
+            assert (mesh.get_global_pg().size(), mesh.world_info.global_rank) == (2, mesh.global_pg.rank())
+            assert mesh.world_info[:5] == (0, 1, 0, 1, 1)
             round = run.round
             while run.round == round:
                 step(0)
             assert mesh.maybe_reinit_global_pg()
             assert (mesh.joined, mesh.left, mesh.global_pg.size()) == ((), (newcomer,), 1)
+            assert mesh.get_global_pg(maybe_reinit=True).size() == 1
+            assert mesh.left == ()
             assert mesh.world_info.global_unique_id == run.communicator.party
 
     def go():
