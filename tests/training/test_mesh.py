@@ -12,6 +12,10 @@ from pccl.training import DiLoCo
 from pccl.training.mesh import ElasticDeviceMesh
 from tests.patience import HANG_S
 from tests.training import oracle
+from tests.training.test_processes import master, processes
+from tests.training.test_sharded import equal_rounds, nodes
+
+__all__ = ["master", "nodes", "processes"]
 
 EVERY = 3
 
@@ -81,3 +85,14 @@ def test_nodes_are_those_of_the_last_round_and_not_of_this_moment(crew, mesh):
             assert goes.wait(HANG_S)
 
     crew.together(2, lambda number: (go if number else stay)())
+
+
+def test_copies_over_shards_are_one_node(nodes):
+    """Two copies over two ranks each: all four are the node's, and train."""
+    facts = {"rounds": 2, "whole": True, "elastic": True, "options": {"sync_every": 2, "min_peers": 1}}
+    node = nodes.start(ranks=4, copies=2, **facts)
+    for rank in node:
+        said = rank.expect("mesh")
+        assert (said["shape"], said["names"], said["local"]) == ([2, 2], ["copy", "intranode"], 4)
+        rank.expect("done")
+    assert len(equal_rounds(node)) == 2
