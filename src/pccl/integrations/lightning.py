@@ -79,12 +79,13 @@ class DiLoCoCallback(Callback):
         self._loop.leave()
 
     def state_dict(self) -> dict[str, Any]:
-        """In each checkpoint of Lightning: outer parameters, momentum and round. Plain tensors."""
-        return self.run.state_dict()
+        """In each checkpoint of Lightning: outer parameters, momentum and round. Plain tensors. Before training begins
+        what was loaded, if anything."""
+        return self.run.state_dict() if self._loop.begun else self._saved or {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Before the run is joined."""
-        self._saved = state_dict
+        self._saved = state_dict or None
 
 
 def _schedules(trainer: Trainer) -> Schedules | None:

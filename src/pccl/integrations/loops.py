@@ -27,6 +27,11 @@ class Loop:
         """SIGTERM has come, and the round is over or there is no time for its end: the loop should end here."""
 
     @property
+    def begun(self) -> bool:
+        """There is a run, or was."""
+        return self._run is not None
+
+    @property
     def run(self) -> DiLoCo:
         """That of the present training, or of the last one."""
         if self._run is None:
