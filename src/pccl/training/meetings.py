@@ -273,7 +273,8 @@ class Meetings(ABC):
 
     def _catch_up(self) -> None:
         """Bring the scheduler to the step of the run."""
-        self._guards.warm_up()
+        if self._round:  # Before the first one the optimizers of all peers are fresh, and none rises alone.
+            self._guards.warm_up()
         step = self._round * self.settings.sync_every - int(self._in_step)
         self._step_scheduler(step - getattr(self._scheduler, "last_epoch", step))
 

@@ -155,6 +155,7 @@ class Run(Rounds):
 
     def __enter__(self) -> Self:
         self._meter.begin()
+        self._guards.attach()
         self._state = self._contents.shared_state(self._round, self.data.words)
         self._bring()
         with self._naming_settings():
@@ -185,6 +186,7 @@ class Run(Rounds):
     def leave(self) -> None:
         """Leave the run; the model stays as it is. Leaving the `with` block does the same, after what is under way."""
         self._contents.detach()
+        self._guards.detach()
         self._notice.unwatch()
         self._group.end()  # First: what is under way would last until the slowest peer has come to it.
         self._drop_flights()
