@@ -32,6 +32,10 @@ class Data:
         """Samples after which all stop; 0 for no end."""
         self.taken = 0
         """Samples of the present lease that were used."""
+        self.passes = 1
+        """Batches that a step has taken here: a loop may accumulate the gradients of several."""
+        self._passed = 0
+        """Batches since the last step."""
         self.shards = 0
         """Of a dataset that is read in order; 0 for one whose samples are leased one by one."""
         self.drained = False
@@ -56,6 +60,19 @@ class Data:
                 f"{what}: the model must lie whole in each process, got a sharded one; give each peer its samples with "
                 "a loader of your own, and tell their number with count_tokens"
             )
+
+    def take(self, samples: int) -> None:
+        """A batch of the present lease is used."""
+        self.taken += samples
+        self._passed += 1
+
+    def stepped(self) -> None:
+        """The batches since the last step were for this one."""
+        self.passes, self._passed = max(1, self._passed), 0
+
+    def outran(self) -> None:
+        """The lease has come to its end within a step, which takes more batches than it had for it."""
+        self.passes = max(self.passes, 2 * self._passed)
 
     def used(self, before: bool) -> tuple[int, bool]:
         """Samples of the present lease that were used, and whether its shard has come to its end; or of the lease
@@ -190,8 +207,13 @@ class ElasticSampler:
                 "loop without it; write `for batch in sampler.over(loader)`"
             )
         positions = [each for begin, end in self._data.spans for each in range(begin, end)]
-        for begin in range(self._data.taken, len(positions), self._batch_size):
-            yield [self._index(each) for each in positions[begin : begin + self._batch_size]]
+        size = self._size_of(len(positions))
+        for begin in range(self._data.taken, len(positions), size):
+            yield [self._index(each) for each in positions[begin : begin + size]]
+
+    def _size_of(self, lease: int) -> int:
+        """Samples of a batch: of a `global_batch` one pass of this peer's share."""
+        return max(1, -(-lease // self._run.settings.accumulate)) if self._data.whole else self._batch_size
 
     def over(self, loader: Iterable[Any]) -> Iterator[Any]:
         """What a loader makes of these lists, from lease to lease, until all that there is was used. It gives them in
@@ -205,8 +227,8 @@ class ElasticSampler:
         data = self._data
         size = sum(end - begin for begin, end in data.spans)
         for batch in loader:
-            used = min(self._batch_size, size - data.taken)
-            data.taken += used
+            used = min(self._size_of(size), size - data.taken)
+            data.take(used)
             self._run.count_tokens(used)
             yield batch
             if data.dealt != lease:
@@ -256,7 +278,7 @@ class ShardBatches:
         self._reader.go_to(data.place)
         while data.dealt == lease and data.place is not None and not self._reader.drained:
             items = self._reader.take(self._size)
-            data.taken += len(items)
+            data.take(len(items))
             data.drained = self._reader.drained
             run.count_tokens(len(items))
             yield self._collate(items)

@@ -127,6 +127,7 @@ class Meetings(ABC):
         self._rate = self._rate if self._inner else self._rate_now
         self._inner += 1
         self._clock += 1
+        self.data.stepped()
 
     @property
     def _rate_now(self) -> float:

@@ -243,6 +243,8 @@ class Run(Rounds):
 
     def finish_round(self) -> None:
         """End this peer's part in the round now, with the steps that it has made."""
+        if not self._inner:
+            self.data.outran()
         self._meter.stop()
         self._guarded(self._rush)
         self._meter.start()

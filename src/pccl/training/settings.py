@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
     warmup_steps: int
     notice_s: float
     patience_s: float | None
+    accumulate: int
 
 
 class ParallelOptions(TypedDict, total=False):
@@ -114,7 +115,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """When others have waited for this peer so long, it contributes what it has at the end of its next step. It learns
     of them within two seconds. None: it makes all its steps."""
     accumulate: int = 1
-    """Of `DataParallel`: backward passes of a step."""
+    """Backward passes of a step, for each of which `run.batches` leases a batch. `DataParallel` must know it. `DiLoCo`
+    learns it, so that without it the first round is shorter."""
 
     @classmethod
     def of(cls, name: str, options: Options) -> "Settings":
