@@ -6,6 +6,7 @@ Owns the names, which must be the same on all peers, and the division into fragm
 import copy
 import re
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -281,22 +282,36 @@ class Contents:
 
     @torch.no_grad()
     def mean_buffers(self, table: Table, weights: Sequence[int]) -> None:
-        """Set them to the weighted mean, integers to the largest; in the order of peers, so that bits are equal."""
-        total = sum(weights)
-        if not total or not self._buffers:
+        """Set them to the weighted mean of those that are finite, integers to the largest; in the order of peers, so
+        that bits are equal. Where none is finite a buffer stays what it was."""
+        buffers, ends = [each for _, each in self._buffers], [0]
+        for each in buffers:
+            ends.append(ends[-1] + each.numel())
+        places = [slice(*each) for each in pairwise(ends)]
+        used = [(extra[-ends[-1] :], weight) for extra, weight in zip(table.extras, weights, strict=True) if weight]
+        if not used or not buffers:
             return
-        count = sum(each.numel() for _, each in self._buffers)
-        used = [(extra[-count:], weight) for extra, weight in zip(table.extras, weights, strict=True) if weight]
-        mean = torch.zeros_like(used[0][0])
-        most = used[0][0]
-        for extra, weight in used:
-            mean = mean + extra * float(weight)
-            most = torch.maximum(most, extra)
-        mean, begin = mean / float(total), 0
-        for _, buffer in self._buffers:
-            chosen = mean if buffer.is_floating_point() else most
-            buffer.copy_(chosen[begin : begin + buffer.numel()].view(buffer.shape))
-            begin += buffer.numel()
+        mean, total, most = torch.zeros_like(used[0][0]), torch.zeros_like(used[0][0]), used[0][0]
+        for values, weight in used:
+            counts = _finite(values, places) * float(weight)
+            mean = mean + torch.where(counts > 0, values, 0.0) * counts
+            total = total + counts
+            most = torch.maximum(most, values)
+        mean = mean / total
+        for buffer, place in zip(buffers, places, strict=True):
+            if not buffer.is_floating_point():
+                buffer.copy_(most[place].view(buffer.shape))
+            elif bool((total[place] > 0).all()):
+                buffer.copy_(mean[place].view(buffer.shape))
+
+
+def _finite(values: torch.Tensor, places: Sequence[slice]) -> torch.Tensor:
+    """1 for each element of a place where all are finite, 0 for those of the others."""
+    counts = torch.ones_like(values)
+    if not bool(torch.isfinite(values).all()):
+        for place in places:
+            counts[place] = float(torch.isfinite(values[place]).all())
+    return counts
 
 
 def contents_of(model: nn.Module, optimizers: Sequence[optim.Optimizer], settings: Settings) -> Contents:
