@@ -4,6 +4,7 @@ Owns what users call and look at, saving, and the end of a process that is told 
 rounds are made.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -235,7 +236,8 @@ class Run(Rounds):
     def _save_and_exit(self) -> NoReturn:
         saver = self._saver
         if saver is not None:
-            saver.finish()
+            with contextlib.suppress(OSError):  # It was logged, and this one may do better.
+                saver.finish()
             saver.save(self._round, self.state_dict())
         self._drop_flights()  # The others would have to reduce again; when the time is over, the run is left anyway.
         self.leave()

@@ -67,6 +67,7 @@ class ShardedSaver(Saver):
                 for old in found(self._folder)[self._keep :]:
                     shutil.rmtree(old, ignore_errors=True)  # Another node of this machine removes it, too.
                 forget_left(self._folder, BESIDE)
+            self._failed = None
         except (OSError, CheckpointException, RuntimeError) as error:
             log.error("the checkpoint of round %d could not be written to %s: %s", round, self._folder, error)
             self._failed = error if isinstance(error, OSError) else OSError(str(error))
