@@ -273,10 +273,12 @@ class Meetings(ABC):
             ) from error
 
     def _catch_up(self) -> None:
-        """Bring the scheduler to the step of the run."""
+        """Bring what follows from the step to that of the run."""
         if self._round:  # Before the first one the optimizers of all peers are fresh, and none rises alone.
             self._guards.warm_up()
-        step = self._round * self.settings.sync_every - int(self._in_step)
+        self._bring_scheduler(self._round * self.settings.sync_every - int(self._in_step))
+
+    def _bring_scheduler(self, step: int) -> None:
         self._step_scheduler(step - getattr(self._scheduler, "last_epoch", step))
 
     def _step_scheduler(self, steps: int) -> None:

@@ -127,6 +127,7 @@ class Run(Rounds):
         self.data.unpack()
         if self._scheduler is not None and state["scheduler"] is not None:
             self._scheduler.load_state_dict(state["scheduler"])
+        self._bring_scheduler(self.step)  # It was saved within a step, after which the loop has stepped it.
         alike = all(state["settings"].get(name) == self.settings.shared[name] for name in _DIVIDING)
         if self._feedback is not None and state["feedback"] is not None and alike:
             residuals = {tag: each.numpy() for tag, each in state["feedback"].items()}
