@@ -16,6 +16,7 @@ from pccl import PeerId, UsageError
 from pccl.training.contents import uncompiled
 from pccl.training.rows import Table, median
 from pccl.training.settings import Settings
+from pccl.training.state import renew_state
 
 log = logging.getLogger("pccl.training")
 
@@ -88,12 +89,13 @@ class Guards:
             log.warning("inner learning rates differ: %s. Pass `scheduler=` for those that join", text)
 
     def reset_optimizers(self) -> None:
-        """After a delta that was not finite: moments that are not finite would spoil the next round, too."""
+        """After a delta that was not finite: moments that are not finite would spoil the next round, too. All of that
+        optimizer's state: moments of 0 with a count of many steps make steps that are several times too far, and what
+        has spoiled one parameter may have left others with moments that take long to decay."""
         for optimizer in self._optimizers:
-            for state in optimizer.state.values():
-                for value in state.values():
-                    if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value).all()):
-                        value.zero_()
+            values = [each for state in optimizer.state.values() for each in state.values()]
+            if not all(bool(torch.isfinite(each).all()) for each in values if isinstance(each, torch.Tensor)):
+                renew_state(optimizer)
 
     def tell_diverged(self, peers: list[PeerId], number: int) -> None:
         """Outer states differ, which only memory errors and foreign hands should bring about."""
