@@ -61,6 +61,30 @@ class Data:
                 "a loader of your own, and tell their number with count_tokens"
             )
 
+    def claim(self, what: str, batch_size: int, length: int, epochs: int | None, shards: int = 0) -> int:
+        """Lease samples of this dataset from now on. The position of its first one, behind those of the last dataset,
+        which has come to its end."""
+        if self.batch_size and not self.done:
+            raise UsageError(
+                f"{what}: a run leases samples of one dataset at a time, got another one before the first has come to "
+                "its end; take a loader of your own for that, such as a plain DataLoader for validation"
+            )
+        if self.batch_size and (shards or self.shards):
+            raise UsageError(
+                f"{what}: Shards must be the only dataset of a run, got another one; make another run for it"
+            )
+        begin = self.ends
+        self.batch_size, self.shards = batch_size, shards
+        self.ends = 0 if epochs is None else begin + epochs * length
+        return begin
+
+    @property
+    def done(self) -> bool:
+        """All of the dataset that is leased here was used. Others may have gone on to the next one."""
+        if isinstance(self.ledger, Ledger):
+            return self.ends > 0 and self.ledger.used_to(self.ends)
+        return self.ledger.done
+
     def take(self, samples: int) -> None:
         """A batch of the present lease is used."""
         self.taken += samples
@@ -193,8 +217,7 @@ class ElasticSampler:
                 raise UsageError(f"ElasticSampler: {name} must be an integer from 1 on, got {value!r}")
         run.data.check_whole("ElasticSampler")
         self._run, self._data, self._batch_size = run, run.data, batch_size
-        self._data.batch_size = batch_size
-        self._data.ends = 0 if epochs is None else epochs * length
+        self._begin = self._data.claim("ElasticSampler", batch_size, length, epochs)
         order = Shuffle(length, seed)
         self._index = order if shuffle else lambda position: position % length
         self._counted = False
@@ -209,7 +232,7 @@ class ElasticSampler:
         positions = [each for begin, end in self._data.spans for each in range(begin, end)]
         size = self._size_of(len(positions))
         for begin in range(self._data.taken, len(positions), size):
-            yield [self._index(each) for each in positions[begin : begin + size]]
+            yield [self._index(each - self._begin) for each in positions[begin : begin + size]]
 
     def _size_of(self, lease: int) -> int:
         """Samples of a batch: of a `global_batch` one pass of this peer's share."""
@@ -219,7 +242,7 @@ class ElasticSampler:
         """What a loader makes of these lists, from lease to lease, until all that there is was used. It gives them in
         order, one batch for each list, and may read ahead."""
         self._counted = True
-        while not self._data.ledger.done:
+        while not self._data.done:
             yield from self._round(loader, self._data.dealt)
 
     def _round(self, loader: Iterable[Any], lease: int) -> Iterator[Any]:
@@ -265,11 +288,10 @@ class ShardBatches:
         if options:
             given = ", ".join(options)
             raise UsageError(f"batches: {given} must be left out with Shards; the function passed to it may read ahead")
-        run.data.batch_size, run.data.shards = batch_size, shards.count
-        run.data.ends = 0 if epochs is None else epochs * shards.count
+        run.data.claim("batches", batch_size, shards.count, epochs, shards.count)
 
     def __iter__(self) -> Iterator[Any]:
-        while not self._run.data.ledger.done:
+        while not self._run.data.done:
             yield from self._round(self._run.data.dealt)
 
     def _round(self, lease: int) -> Iterator[Any]:
