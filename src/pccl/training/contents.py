@@ -138,26 +138,26 @@ class Contents:
 
     # ── what is shared ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def shared_state(self, revision: int, leases: torch.Tensor) -> SharedState:
+    def shared_state(self, revision: int, books: Named) -> SharedState:
         """All that a newcomer must get."""
-        state = SharedState(self.entries(leases))
+        state = SharedState(self.entries(books))
         state.revision = revision
         return state
 
-    def entries(self, leases: torch.Tensor) -> list[TensorInfo]:
+    def entries(self, books: Named) -> list[TensorInfo]:
         """What of it is where now. Settings are names of entries: a peer with others has other entries."""
         self._check_parameters()
         self._make_states()  # of one that was loaded from before its first step
         infos = [TensorInfo.from_torch(torch.zeros(1), f"setting {name}={value}") for name, value in self._agreed()]
-        infos += [TensorInfo.from_torch(each, name) for name, each in self._equal(leases)]
+        infos += [TensorInfo.from_torch(each, name) for name, each in self._equal(books)]
         return infos + [TensorInfo.from_torch(each, name, allow_content_inequality=True) for name, each in self._free()]
 
-    def shared(self, leases: torch.Tensor) -> Named:
+    def shared(self, books: Named) -> Named:
         """What a newcomer may get from others, settings apart."""
-        return [*self._equal(leases), *self._free()]
+        return [*self._equal(books), *self._free()]
 
-    def _equal(self, leases: torch.Tensor) -> Named:
-        found = [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), ("leases", leases)]
+    def _equal(self, books: Named) -> Named:
+        found = [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), *books]
         return [in_memory_order(name, each) for name, each in found]
 
     def _free(self) -> Named:

@@ -51,7 +51,12 @@ class Run(Rounds):
     @property
     def step(self) -> int:
         """The step of the run: that of the last round's end, and those made here since."""
-        return self._round * self.settings.sync_every + self._inner
+        return self._step_of_round + self._inner
+
+    @property
+    def round_step(self) -> int:
+        """Steps made here since the last round's end."""
+        return self._inner
 
     @property
     def communicator(self) -> Communicator:
@@ -109,6 +114,7 @@ class Run(Rounds):
         feedback = None if self._feedback is None else self._feedback.state_dict()
         return {
             "round": self._round,
+            "step": self._step_of_round,
             "settings": dict(self.settings.shared),
             **self._contents.state_dict(),
             "leases": self.data.saved(),
@@ -123,6 +129,8 @@ class Run(Rounds):
             raise UsageError("load_state_dict: load before the run is entered; other peers train already")
         self._contents.load_state_dict(state)
         self._round = int(state["round"])
+        every = int(state["settings"]["sync_every"])  # Before steps were saved, all rounds of a run had as many.
+        self._apart.fill_(state.get("step", self._round * every) - self._round * self.settings.sync_every)
         self.data.words.copy_(state["leases"])
         self.data.unpack()
         if self._scheduler is not None and state["scheduler"] is not None:
@@ -158,7 +166,7 @@ class Run(Rounds):
     def __enter__(self) -> Self:
         self._meter.begin()
         self._guards.attach()
-        self._state = self._contents.shared_state(self._round, self.data.words)
+        self._state = self._contents.shared_state(self._round, self._books)
         self._bring()
         with self._naming_settings():
             self._group.join(self._state)
