@@ -227,14 +227,16 @@ class Contents:
     # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy, as plain tensors."""
-        return {
-            "outer": {name: each.clone() for name, each in self.outer().items()},
-            "momentum": {name: each.clone() for name, each in self._momentum().items()},
-            "frozen": {name: each.clone() for name, each in self._frozen},
-            "buffers": {name: each.detach().clone() for name, each in self._buffers},
-            "optimizers": [copy.deepcopy(each.state_dict()) for each in self._optimizers],
+        """A copy on the host, as plain tensors: a device that a model just fits on has no room for another one of
+        it."""
+        held = {
+            "outer": self.outer(),
+            "momentum": self._momentum(),
+            "frozen": dict(self._frozen),
+            "buffers": dict(self._buffers),
+            "optimizers": [each.state_dict() for each in self._optimizers],
         }
+        return {kind: on_host(each) for kind, each in held.items()}
 
     def _momentum(self) -> dict[str, torch.Tensor]:
         return {
@@ -321,6 +323,20 @@ def contents_of(model: nn.Module, optimizers: Sequence[optim.Optimizer], setting
 
         return ShardedContents(model, optimizers, settings)
     return Contents(model, optimizers, settings)
+
+
+def on_host(value: Any) -> Any:
+    """A copy of tensors, and of what holds them."""
+    match value:
+        case torch.Tensor():
+            return value.detach().to("cpu", copy=True)
+        case dict():
+            return {key: on_host(each) for key, each in value.items()}
+        case list():
+            return [on_host(each) for each in value]
+        case tuple():
+            return tuple(on_host(each) for each in value)
+    return copy.deepcopy(value)
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:
