@@ -205,6 +205,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             found.append(f"overlap must be a number of steps with fragments, got {self.overlap!r}; 5 is a good one")
         if self.eager and self.overlap != "round":
             found.append(f'eager is for overlap="round", got overlap={self.overlap!r}; leave it out')
+        if self.mix and self.overlap == "round":
+            found.append(f'mix must be 0 with overlap="round", which keeps nothing of a round, got {self.mix!r}')
+        if self.warmup_steps and self.join == "holder":
+            found.append(
+                'warmup_steps must be 0 with join="holder", where an optimizer begins with the state of another one, '
+                f'got {self.warmup_steps!r}; pass join="fresh" as well'
+            )
         return found
 
     def _codec(self) -> list[str]:
