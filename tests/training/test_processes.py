@@ -136,7 +136,8 @@ def test_kills_and_joins_cost_survivors_no_step(master, processes, mode, seed):
     living = [each for each in trainers if each.process.poll() is None]
     for trainer in living:
         trainer.stop()
-    assert [each.expect("done")["dropped"] for each in living] == [0] * len(living)
+    ends = [each.expect("done") for each in living]
+    assert [(end["dropped"], end["lost"]) for end in ends] == [(0, 0)] * len(living)
     agree(trainers)
     seen = sorted(trainers[0].rounds())
     # With a round's delay the step that lets a peer in merges two rounds.

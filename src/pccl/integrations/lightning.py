@@ -54,7 +54,7 @@ class DiLoCoCallback(Callback):
     ) -> None:
         """The hook of the optimizer has counted the step."""
         # Once in a round, with its last loss but one: each look waits for the device.
-        if isinstance(outputs, dict) and "loss" in outputs and (self.run.step + 1) % self.run.settings.sync_every == 0:
+        if isinstance(outputs, dict) and "loss" in outputs and self.run.round_step + 1 == self.run.settings.sync_every:
             self.run.note_loss(float(outputs["loss"]))
         self._follow(trainer)
         if self._loop.told_to_go:

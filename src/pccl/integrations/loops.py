@@ -56,7 +56,7 @@ class Loop:
     def finish(self) -> None:
         """The loop has made its last step: those that no round has taken yet are in one more, unless time is short."""
         if self.joined:
-            if self.run.step % self.run.settings.sync_every and not self.told_to_go:
+            if self.run.round_step and not self.told_to_go:
                 self.run.finish_round()
             self.joined = False
             self._stack.close()

@@ -47,6 +47,7 @@ class Saver:
         self._folder, self.every, self._keep, self._made_at = Path(folder), every, keep, time.time()
         self._thread: threading.Thread | None = None
         self._failed: OSError | None = None
+        """Why the last one could not be written."""
 
     def save(self, round: int, state: dict[str, Any]) -> None:
         """Write this; the state is ours. While the last one is being written it is left out."""
@@ -88,7 +89,7 @@ class Saver:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait until what was begun is written. Raises why it was not."""
+        """Wait until what was begun is written. Raises why the last of it was not."""
         if self._thread is not None:
             self._thread.join()
         failed, self._failed = self._failed, None
@@ -102,6 +103,7 @@ class Saver:
                 with contextlib.suppress(FileNotFoundError):  # Another peer of this machine removed it.
                     old.unlink()
             forget_left(self._folder, BESIDE)
+            self._failed = None  # What could not be written before is older than this.
         except OSError as error:
             log.error("the checkpoint of round %d could not be written to %s: %s", round, self._folder, error)
             self._failed = error

@@ -6,6 +6,7 @@ Owns the names, which must be the same on all peers, and the division into fragm
 import copy
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -138,27 +139,27 @@ class Contents:
 
     # ── what is shared ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def shared_state(self, revision: int, leases: torch.Tensor) -> SharedState:
+    def shared_state(self, revision: int, books: Named) -> SharedState:
         """All that a newcomer must get."""
-        state = SharedState(self.entries(leases))
+        state = SharedState(self.entries(books))
         state.revision = revision
         return state
 
-    def entries(self, leases: torch.Tensor) -> list[TensorInfo]:
+    def entries(self, books: Named) -> list[TensorInfo]:
         """What of it is where now. Settings are names of entries: a peer with others has other entries."""
         self._check_parameters()
         self._make_states()  # of one that was loaded from before its first step
         settings = [f"setting {name}={value}" for name, value in self.agreed().items()]
         infos = [TensorInfo.from_torch(torch.zeros(1), name) for name in settings]
-        infos += [TensorInfo.from_torch(each, name) for name, each in self._equal(leases)]
+        infos += [TensorInfo.from_torch(each, name) for name, each in self._equal(books)]
         return infos + [TensorInfo.from_torch(each, name, allow_content_inequality=True) for name, each in self._free()]
 
-    def shared(self, leases: torch.Tensor) -> Named:
+    def shared(self, books: Named) -> Named:
         """What a newcomer may get from others, settings apart."""
-        return [*self._equal(leases), *self._free()]
+        return [*self._equal(books), *self._free()]
 
-    def _equal(self, leases: torch.Tensor) -> Named:
-        found = [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), ("leases", leases)]
+    def _equal(self, books: Named) -> Named:
+        found = [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), *books]
         return [in_memory_order(name, each) for name, each in found]
 
     def _free(self) -> Named:
@@ -186,7 +187,7 @@ class Contents:
         return ", ".join(f"{name}={value}" for name, value in self.agreed().items())
 
     def _optimizer_tensors(self) -> Named:
-        """Of the optimizers, what lies here; plain values are packed anew into one, if newcomers get them."""
+        """Of the optimizers, what lies here; plain values are packed into one, if newcomers get them."""
         tensors = [(name, self._here(value)) for name, value in self._held.tensors()]
         return tensors + self._held.packed() if self._settings.join == "holder" else tensors
 
@@ -223,15 +224,17 @@ class Contents:
     # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy, as plain tensors."""
-        return {
-            "outer": {name: each.clone() for name, each in self.outer().items()},
-            "momentum": {name: each.clone() for name, each in self._momentum().items()},
-            "frozen": {name: each.clone() for name, each in self._frozen},
-            "buffers": {name: each.detach().clone() for name, each in self._buffers},
-            "optimizers": [copy.deepcopy(each.state_dict()) for each in self._optimizers],
+        """A copy on the host, as plain tensors: a device that a model just fits on has no room for another one of
+        it."""
+        held = {
+            "outer": self.outer(),
+            "momentum": self._momentum(),
+            "frozen": dict(self._frozen),
+            "buffers": dict(self._buffers),
+            "optimizers": [each.state_dict() for each in self._optimizers],
             "kinds": kinds_of(self._optimizers),
         }
+        return {kind: on_host(each) for kind, each in held.items()}
 
     def _momentum(self) -> dict[str, torch.Tensor]:
         return {
@@ -280,22 +283,36 @@ class Contents:
 
     @torch.no_grad()
     def mean_buffers(self, table: Table, weights: Sequence[int]) -> None:
-        """Set them to the weighted mean, integers to the largest; in the order of peers, so that bits are equal."""
-        total = sum(weights)
-        if not total or not self._buffers:
+        """Set them to the weighted mean of those that are finite, integers to the largest; in the order of peers, so
+        that bits are equal. Where none is finite a buffer stays what it was."""
+        buffers, ends = [each for _, each in self._buffers], [0]
+        for each in buffers:
+            ends.append(ends[-1] + each.numel())
+        places = [slice(*each) for each in pairwise(ends)]
+        used = [(extra[-ends[-1] :], weight) for extra, weight in zip(table.extras, weights, strict=True) if weight]
+        if not used or not buffers:
             return
-        count = sum(each.numel() for _, each in self._buffers)
-        used = [(extra[-count:], weight) for extra, weight in zip(table.extras, weights, strict=True) if weight]
-        mean = torch.zeros_like(used[0][0])
-        most = used[0][0]
-        for extra, weight in used:
-            mean = mean + extra * float(weight)
-            most = torch.maximum(most, extra)
-        mean, begin = mean / float(total), 0
-        for _, buffer in self._buffers:
-            chosen = mean if buffer.is_floating_point() else most
-            buffer.copy_(chosen[begin : begin + buffer.numel()].view(buffer.shape))
-            begin += buffer.numel()
+        mean, total, most = torch.zeros_like(used[0][0]), torch.zeros_like(used[0][0]), used[0][0]
+        for values, weight in used:
+            counts = _finite(values, places) * float(weight)
+            mean = mean + torch.where(counts > 0, values, 0.0) * counts
+            total = total + counts
+            most = torch.maximum(most, values)
+        mean = mean / total
+        for buffer, place in zip(buffers, places, strict=True):
+            if not buffer.is_floating_point():
+                buffer.copy_(most[place].view(buffer.shape))
+            elif bool((total[place] > 0).all()):
+                buffer.copy_(mean[place].view(buffer.shape))
+
+
+def _finite(values: torch.Tensor, places: Sequence[slice]) -> torch.Tensor:
+    """1 for each element of a place where all are finite, 0 for those of the others."""
+    counts = torch.ones_like(values)
+    if not bool(torch.isfinite(values).all()):
+        for place in places:
+            counts[place] = float(torch.isfinite(values[place]).all())
+    return counts
 
 
 def contents_of(model: nn.Module, optimizers: Sequence[optim.Optimizer], settings: Settings) -> Contents:
@@ -305,6 +322,20 @@ def contents_of(model: nn.Module, optimizers: Sequence[optim.Optimizer], setting
 
         return ShardedContents(model, optimizers, settings)
     return Contents(model, optimizers, settings)
+
+
+def on_host(value: Any) -> Any:
+    """A copy of tensors, and of what holds them."""
+    match value:
+        case torch.Tensor():
+            return value.detach().to("cpu", copy=True)
+        case dict():
+            return {key: on_host(each) for key, each in value.items()}
+        case list():
+            return [on_host(each) for each in value]
+        case tuple():
+            return tuple(on_host(each) for each in value)
+    return copy.deepcopy(value)
 
 
 def is_sharded(tensor: torch.Tensor) -> bool:

@@ -4,8 +4,9 @@ Owns the names of these tensors, which are the same on every peer that builds th
 communicators or elections.
 """
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -115,15 +116,43 @@ def make_state(optimizer: optim.Optimizer) -> None:
     are for steps that are taken."""
     if any(optimizer.state.values()):
         return
+
+    def make(parameter: torch.Tensor) -> None:
+        if parameter.requires_grad:
+            _make_state_of(optimizer, parameter)
+
+    _one_by_one(optimizer, make)
+
+
+def renew_state(optimizer: optim.Optimizer) -> None:
+    """Set the state to what it is before the first step, in the memory in which it lies: a graph of the device may have
+    captured that. A state that only a step of the loop makes is none after it."""
+
+    def renew(parameter: torch.Tensor) -> None:
+        before = optimizer.state.pop(parameter, None)
+        if not before:
+            return
+        with contextlib.suppress(UsageError):
+            _make_state_of(optimizer, parameter)
+        state = optimizer.state[parameter]
+        for key, value in state.items():
+            kept = before.get(key)
+            if isinstance(value, torch.Tensor) and isinstance(kept, torch.Tensor) and kept.shape == value.shape:
+                state[key] = kept.copy_(value)
+
+    _one_by_one(optimizer, renew)
+
+
+def _one_by_one(optimizer: optim.Optimizer, act: Callable[[torch.Tensor], None]) -> None:
+    """For each of its parameters, while it has that one alone, and no hooks."""
     hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
     optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
     groups = optimizer.param_groups
     try:
         for group in groups:
             for parameter in group["params"]:
-                if parameter.requires_grad:
-                    optimizer.param_groups = [{**group, "params": [parameter]}]
-                    _make_state_of(optimizer, parameter)
+                optimizer.param_groups = [{**group, "params": [parameter]}]
+                act(parameter)
     finally:
         optimizer.param_groups = groups
         optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks

@@ -82,6 +82,7 @@ class ShardedSaver(Saver):
                 for old in found(self._folder)[self._keep :]:
                     shutil.rmtree(old, ignore_errors=True)  # Another node of this machine removes it, too.
                 forget_left(self._folder, BESIDE)
+            self._failed = None
         except (OSError, CheckpointException, RuntimeError) as error:
             log.error("the checkpoint of round %d could not be written to %s: %s", round, self._folder, error)
             self._failed = error if isinstance(error, OSError) else OSError(str(error))
@@ -166,8 +167,10 @@ def _look(path: Path, state: dict[str, Any]) -> None:
     run, saved = load(path / "run.pt"), FileSystemReader(path).read_metadata().state_dict_metadata
     check_kinds(state["kinds"], run.get("kinds"))
     theirs = {name: tuple(each.size) for name, each in saved.items() if isinstance(each, TensorStorageMetadata)}
-    fits(str(path), shapes_of(state[TENSORS]), theirs)
-    state.update(run)
+    tensors = state[TENSORS]
+    fits(str(path), shapes_of(tensors), theirs)
+    state.clear()  # What an older checkpoint does not have is not that of this process.
+    state.update({TENSORS: tensors, **run})
 
 
 def _read(path: Path, node: Node, state: dict[str, Any]) -> None:

@@ -195,8 +195,8 @@ class ShardedContents(Contents):
 
     # ── ranks that hold the same shards ──────────────────────────────────────────────────────────────────────────────
 
-    def _equal(self, leases: torch.Tensor) -> Named:
-        return super()._equal(leases) if not self.node.copy else [("leases", leases)]
+    def _equal(self, books: Named) -> Named:
+        return super()._equal(books) if not self.node.copy else books
 
     def _free(self) -> Named:
         return super()._free() if not self.node.copy else []
