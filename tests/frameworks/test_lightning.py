@@ -24,3 +24,20 @@ def test_a_notice_ends_the_training_and_the_peer_says_goodbye(master, processes,
     peer.expect("round")
     peer.signal(signal.SIGTERM)
     master.expect_said("is gone", "said goodbye")
+
+
+def test_a_checkpoint_before_the_training_has_what_was_loaded_or_nothing(tmp_path):
+    """Of a model that was only validated, say."""
+    import lightning.pytorch as pl
+
+    from pccl.integrations.lightning import DiLoCoCallback
+
+    callback = DiLoCoCallback("127.0.0.1:1")
+    trainer = pl.Trainer(accelerator="cpu", callbacks=[callback], logger=False, default_root_dir=tmp_path)
+    trainer.strategy.connect(pl.LightningModule())
+    trainer.save_checkpoint(tmp_path / "early.ckpt")
+    assert callback.state_dict() == {}
+    callback.load_state_dict({"round": 3})
+    assert callback.state_dict() == {"round": 3}
+    callback.load_state_dict({})
+    assert callback.state_dict() == {}

@@ -20,6 +20,8 @@ from tests.training.test_sharded import (
     tensors,
 )
 
+TOOK = "seconds from the kill of a rank to the next round of the other nodes"
+
 __all__ = ["master", "nodes", "processes"]
 
 pytestmark = pytest.mark.skipif("PCCL_TEST_HSDP" not in os.environ, reason="make test-hsdp runs these")
@@ -53,8 +55,8 @@ def test_ranks_with_the_same_shards_stay_equal_on_a_newcomer(nodes):
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_twenty_kills(nodes, monkeypatch, number):
-    kill_between_commits(nodes, monkeypatch, killed=number % 2, commits=1 + number % 5)
+def test_twenty_kills(nodes, monkeypatch, record_property, number):
+    record_property(TOOK, kill_between_commits(nodes, monkeypatch, killed=number % 2, commits=1 + number % 5))
 
 
 def test_a_node_that_was_put_out_joins_again_with_all_its_ranks(master, nodes, processes):

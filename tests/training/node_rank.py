@@ -63,7 +63,9 @@ def sharded(told):
     ranks, copies = told["ranks"], told.get("copies", 1)
     shape, names = ((ranks,), ("shard",)) if copies == 1 else ((copies, ranks // copies), ("copy", "shard"))
     if told.get("elastic"):
-        mesh = ElasticDeviceMesh("gloo").cpu_local_mesh
+        elastic = ElasticDeviceMesh(shape=shape)
+        mesh = elastic.mesh
+        say("mesh", shape=list(mesh.shape), names=mesh.mesh_dim_names, local=elastic.local_pg.size())
     else:
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     model = MODELS[told.get("model", "plain")]()
@@ -71,6 +73,8 @@ def sharded(told):
         torch.manual_seed(told["seed"])
         for each in model.parameters():
             nn.init.uniform_(each, -0.3, 0.3)
+    if told.get("alone"):
+        return model
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16) if told.get("mixed") else MixedPrecisionPolicy()
     for layer in list(model.children()):
         if isinstance(layer, nn.Linear) and told.get("model") != "odd":
@@ -106,6 +110,23 @@ def be_late(launches):
         return launch_part(group, *rest)
 
     node_group.NodeGroup.launch_part = launch
+
+
+def be_unfetched():
+    """Connect without what others could give and compare before: those that have it were lost meanwhile, say."""
+    Group._prefetch = lambda *_: None
+
+
+def be_counting():
+    """Say how much came before this rank was let in."""
+    prefetch = Communicator.prefetch_shared_state
+
+    def count(communicator, *rest):
+        info = prefetch(communicator, *rest)
+        say("prefetched", bytes=info.rx_bytes)
+        return info
+
+    Communicator.prefetch_shared_state = count
 
 
 def be_missing():
@@ -189,6 +210,7 @@ PLACES = {"step": (sys.modules[__name__], "step"), "exchange": (node_group.NodeG
 
 FATES = {"killed": be_killed, "late": be_late, "missing": be_missing, "stopped": be_stopped, "hung": be_hung}
 FATES |= {"full": be_full, "slow": be_slow, "timed": be_timed, "unaware": be_unaware}
+FATES |= {"unfetched": be_unfetched, "counting": be_counting}
 
 
 def train(told, rank):
@@ -211,7 +233,7 @@ def train(told, rank):
     with run:
         say("joined", round=run.round, peer=run.communicator.peer_id)
         say("begins", digest=digest_of(run), before=before)
-        elastic = ElasticDeviceMesh("gloo") if told.get("elastic") else None
+        elastic = ElasticDeviceMesh() if told.get("elastic") else None
         if elastic is not None:
             elastic.follow(run)
         while run.round < told["rounds"] and not stopped(stop):

@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from pccl import ErrorFeedback, ReduceInfo, TooFewPeers
+from pccl.training.equals import packed
 from pccl.training.fsdp.group import NodeGroup
+from pccl.training.group import ROLL_CALL
 from pccl.training.rows import Row
 from tests.patience import HANG_S
 
@@ -51,7 +53,7 @@ class Rank:
         exchange.own_part, exchange.exchange = (lambda values: values), self._exchange
         self.group = NodeGroup("127.0.0.1:1", self.feedback, exchange)
         self.group._communicator = self
-        self.peer_id = f"{number}.{place}"
+        self.peer_id = self.group._me = f"{number}.{place}"
 
     def run(self):
         try:
@@ -67,7 +69,7 @@ class Rank:
 
     def train(self, round):
         row = self.group.together(Row(steps=1, round=round))
-        peers = self.group.roll_call(FRAGMENTS, row.pack(torch.zeros(0))).table.rows
+        peers = self.group.roll_call(row.pack(packed({})), 1).table.rows
         deltas = [torch.tensor([self.delta(round, fragment, self.node.number)]) for fragment in range(FRAGMENTS)]
         flights = [self.group.launch(number, each, row.pack(torch.zeros(0))) for number, each in enumerate(deltas)]
         landed = [flight.land(self.peer_id) for flight in flights]
@@ -117,7 +119,7 @@ class Play:
     def __init__(self, seed):
         self.dice, self.wake = random.Random(seed), threading.Event()
         self.groups, self.deaths, self.round = self.dice.choice([2, 2, 3]), self.dice.randrange(4), 0
-        self.calls = [{tag: {} for tag in range(FRAGMENTS + 1)} for _ in range(self.groups)]
+        self.calls = [{tag: {} for tag in (*range(FRAGMENTS), ROLL_CALL)} for _ in range(self.groups)]
         self.done = [{} for _ in range(self.groups)]
         """By group: committed results that ranks have not asked for yet."""
         self.nodes, self.dead = [], []

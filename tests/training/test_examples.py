@@ -1,11 +1,14 @@
 """Every example runs, with two peers, as its first lines say."""
 
 import re
+import shlex
 import subprocess
 import sys
 
 import pytest
+from torch.distributed.run import get_args_parser
 
+from pccl.training.settings import NOTICE_S
 from tests.e2e.harness import ROOT, _environment
 from tests.patience import HANG_S
 from tests.training.test_processes import master, processes
@@ -94,3 +97,20 @@ def test_nodes_of_two_ranks_train_a_sharded_model(master):
 def test_there_is_a_test_for_each_example():
     source = (ROOT / "tests" / "training" / "test_examples.py").read_text()
     assert all(path.name in source for path in EXAMPLES.glob("*.py") if path.name != "char_gpt.py")
+
+
+TORCHRUN = [
+    (path.name, line)
+    for path in (*sorted((ROOT / "docs").glob("*.md")), EXAMPLES / "fsdp_hybrid.py")
+    for line in re.findall(r"^.*torchrun (--.*\.py.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+]
+
+
+@pytest.mark.parametrize(("page", "line"), TORCHRUN, ids=[page for page, _ in TORCHRUN])
+def test_torchrun_takes_the_lines_of_the_pages_and_gives_ranks_time_to_save(page, line):
+    """By default it kills them 30 s after it told them to go: 5 s after the time for the last round."""
+    given = get_args_parser().parse_args(shlex.split(line))
+    if given.max_restarts:
+        assert given.shutdown_timeout > NOTICE_S + 10
+    assert given.nproc_per_node
+    assert {name for name, _ in TORCHRUN} == {"deploy.md", "training.md", "fsdp_hybrid.py"}

@@ -224,7 +224,7 @@ def test_what_is_frozen_later_keeps_its_place(crew):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         with DiLoCo(crew.address, model, optimizer, sync_every=2, min_peers=2) as run:
             model[0].requires_grad_(False)
-            names = [each.name for each in run._contents.entries(run.data.words)]
+            names = [each.name for each in run._contents.entries(run._books)]
             for _ in range(2):
                 step(model, optimizer)
             return names, run.outer_digest()

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 
@@ -11,8 +12,25 @@ from pccl.training import DiLoCo
 from pccl.training.mesh import ElasticDeviceMesh
 from tests.patience import HANG_S
 from tests.training import oracle
+from tests.training.test_processes import master, processes
+from tests.training.test_sharded import equal_rounds, nodes
+
+__all__ = ["master", "nodes", "processes"]
 
 EVERY = 3
+
+
+def test_without_arguments_it_takes_what_the_machine_has(monkeypatch):
+    """A build of torch without CUDA has no nccl. The arguments are PRIME's."""
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    mesh = ElasticDeviceMesh(None, False, 1)
+    try:
+        assert mesh.mesh.device_type == ("cuda" if torch.cuda.is_available() else "cpu")
+        assert (mesh.local_pg.size(), mesh.cpu_local_mesh.shape) == (1, (1,))
+        assert not mesh.maybe_reinit_global_pg(admit_joiners=True)
+    finally:
+        dist.destroy_process_group()
 
 
 @pytest.fixture
@@ -49,12 +67,15 @@ def test_nodes_are_those_of_the_last_round_and_not_of_this_moment(crew, mesh):
             while run.communicator.world_size > 1:
                 threading.Event().wait(0.01)
             assert not mesh.maybe_reinit_global_pg()
-            assert (mesh.global_pg.size(), mesh.world_info.global_rank) == (2, mesh.global_pg.rank())
+            assert (mesh.get_global_pg().size(), mesh.world_info.global_rank) == (2, mesh.global_pg.rank())
+            assert mesh.world_info[:5] == (0, 1, 0, 1, 1)
             round = run.round
             while run.round == round:
                 step(0)
             assert mesh.maybe_reinit_global_pg()
             assert (mesh.joined, mesh.left, mesh.global_pg.size()) == ((), (newcomer,), 1)
+            assert mesh.get_global_pg(maybe_reinit=True).size() == 1
+            assert mesh.left == ()
             assert mesh.world_info.global_unique_id == run.communicator.party
 
     def go():
@@ -64,3 +85,14 @@ def test_nodes_are_those_of_the_last_round_and_not_of_this_moment(crew, mesh):
             assert goes.wait(HANG_S)
 
     crew.together(2, lambda number: (go if number else stay)())
+
+
+def test_copies_over_shards_are_one_node(nodes):
+    """Two copies over two ranks each: all four are the node's, and train."""
+    facts = {"rounds": 2, "whole": True, "elastic": True, "options": {"sync_every": 2, "min_peers": 1}}
+    node = nodes.start(ranks=4, copies=2, **facts)
+    for rank in node:
+        said = rank.expect("mesh")
+        assert (said["shape"], said["names"], said["local"]) == ([2, 2], ["copy", "intranode"], 4)
+        rank.expect("done")
+    assert len(equal_rounds(node)) == 2

@@ -138,6 +138,20 @@ def test_the_line_of_a_round_and_its_figures(monkeypatch, caplog):
     assert caplog.messages == ["round 7: 3 peers, 4.0 s, waited 1.0 s for tokyo (b), 0.016 Mbit/s, loss 1.5"]
 
 
+def test_before_the_first_round_its_figures_are_there_and_none(crew):
+    model = oracle.make_model()
+    run = DiLoCo(crew.address, model, oracle.make_optimizer(model), sync_every=EVERY)
+    with run:
+        before = run.metrics()
+        for step in range(EVERY):
+            oracle.inner_step(model, run._optimizers[0], 0, step)
+        after = run.metrics()
+    assert set(before) == set(after)
+    assert {name for name, each in before.items() if each is None} == set(meter.OF_A_ROUND)
+    assert None not in after.values()
+    assert before["peers"] == 1
+
+
 def test_a_run_has_the_time_between_its_beginning_and_its_end(crew, monkeypatch):
     """What comes before it is entered, the wait for its last result, and what comes after are no steps."""
     at, land = [0.0], Flight.land

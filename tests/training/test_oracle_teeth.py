@@ -1,12 +1,15 @@
 """The oracle notices: a changed rate, momentum, weight or place in the schedule fails it, in every mode."""
 
+import ast
+from pathlib import Path
+
 import pytest
 
 from pccl.training import settings
 from pccl.training.meter import Meter
 from pccl.training.rounds import Rounds
 from pccl.training.rows import Table
-from tests.training import test_oracle
+from tests.training import oracle, test_oracle
 
 MODES = {
     "plain": test_oracle.test_plain,
@@ -38,6 +41,16 @@ def _weights(self, weigh):
 
 def _offset(self, fragment):
     return max(1, OFFSET(self, fragment) - (1 if fragment == 0 else 0))
+
+
+def test_the_oracle_has_nothing_of_what_it_judges():
+    """Neither of the library nor of other tests, which import that."""
+    tree = ast.parse(Path(oracle.__file__).read_text())
+    plain = [each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names]
+    relative = [f"{'.' * node.level}{node.module}" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert {name.split(".")[0] for name in plain + relative} == {"copy", "torch"}
+    called = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    assert not called & {"__import__", "importlib", "eval", "exec"}
 
 
 @pytest.mark.parametrize("mode", MODES)

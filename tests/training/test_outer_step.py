@@ -39,6 +39,22 @@ def test_both_ways_give_the_same_bits(monkeypatch, count, total, rate, momentum)
             assert tuple(told) == pytest.approx(tuple(expected), rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_the_cosine_is_that_of_the_mean_delta_and_the_momentum_before_it(monkeypatch, native):
+    """Near 1 while rounds agree, below 0 when they undo each other."""
+    if not native:
+        monkeypatch.setattr(outer, "outer_step", None)
+    made = fragment(3)
+    for delta, norm, cosine in (
+        ([3.0, 4.0, 0.0], 2.5, 1.0),
+        ([0.0, 0.0, 9.0], 4.5, 0.0),
+        ([-4.0, -3.0, 0.0], 2.5, -0.96),
+    ):
+        made.momentum.copy_(torch.tensor([6.0, 8.0, 0.0]))
+        told = made.step(torch.tensor(delta), 2.0, 0.7, 0.9)
+        assert tuple(told) == pytest.approx((norm, cosine), abs=1e-6)
+
+
 def test_a_digest_follows_the_step():
     made = fragment(100)
     before = made.digest()

@@ -13,6 +13,11 @@ from pccl import Communicator, SyncFailed
 from pccl.training import DataParallel, DiLoCo, group
 from pccl.training.fsdp import group as fsdp
 from tests.patience import HANG_S
+from tests.training import oracle
+from tests.training.test_processes import UNTIL_STOPPED, master, processes
+from tests.training.test_sharded import equal_rounds, nodes, stopped
+
+__all__ = ["master", "nodes", "processes"]
 
 EVERY, WIDTH = 4, 256
 LAYER = WIDTH * WIDTH * 4
@@ -106,6 +111,21 @@ def test_what_no_round_changes_is_prefetched_and_the_rest_moves_with_the_sync(cr
     late = sum(moved["sync"])
     assert early >= LAYER
     assert outer + optimizer <= late < outer + optimizer + LAYER, (early, late)
+
+
+def test_each_rank_of_a_node_prefetches_its_own_shards(nodes):
+    """What is frozen has 13 rows of 13 and 13 numbers: 7 rows lie on the first rank, 6 on the second."""
+    facts = {"rounds": UNTIL_STOPPED, "whole": True, "model": "odd", "step_s": 0.02, "lr": oracle.STEADY}
+    facts["options"] = {"sync_every": 4, "min_peers": 1}
+    here = nodes.start(**facts, seed=1)
+    here[0].expect("round")
+    newcomer = nodes.start(**facts, seed=2, fates={rank: {"counting": []} for rank in range(2)})
+    for rank, rows in zip(newcomer, (7, 6), strict=True):
+        assert rank.expect("prefetched")["bytes"] >= rows * 14 * 4
+        rank.expect("round")
+    stopped(newcomer)
+    stopped(here)
+    equal_rounds(here, newcomer)
 
 
 @pytest.mark.parametrize("kind", [DiLoCo, DataParallel])

@@ -3,12 +3,14 @@
 import json
 import random
 import re
+from functools import partial
 
 import pytest
 import torch
 
 from tests.e2e.harness import ForkedProcess, MasterProcess, Process
 from tests.e2e.nursery import TORCH
+from tests.patience import HANG_S
 from tests.training import oracle
 from tests.training.test_oracle import close
 from tests.training.trainer import LENGTHS
@@ -34,8 +36,8 @@ class Said:
                 return said
 
     def drain(self):
-        """Read all that it still says."""
-        for line in iter(self._lines.get, None):
+        """Read all that it still says, until it ends."""
+        for line in iter(partial(self._lines.get, timeout=HANG_S), None):
             self.seen.append(json.loads(line))
 
     def skip(self):
@@ -134,7 +136,8 @@ def test_kills_and_joins_cost_survivors_no_step(master, processes, mode, seed):
     living = [each for each in trainers if each.process.poll() is None]
     for trainer in living:
         trainer.stop()
-    assert [each.expect("done")["dropped"] for each in living] == [0] * len(living)
+    ends = [each.expect("done") for each in living]
+    assert [(end["dropped"], end["lost"]) for end in ends] == [(0, 0)] * len(living)
     agree(trainers)
     seen = sorted(trainers[0].rounds())
     # With a round's delay the step that lets a peer in merges two rounds.

@@ -289,6 +289,8 @@ def test_when_the_master_is_lost_for_good_it_joins_the_next_one_with_its_steps(c
         ({"overlap": 3}, "overlap must be from 0 to sync_every - 1"),
         ({"overlap": "often"}, "overlap must be a number of steps"),
         ({"eager": True}, 'eager is for overlap="round"'),
+        ({"overlap": "round", "mix": 0.5}, 'mix must be 0 with overlap="round", .* got 0.5'),
+        ({"warmup_steps": 3}, 'warmup_steps must be 0 with join="holder", .* got 3; pass join="fresh"'),
         ({"fragments": 2, "overlap": "round"}, "overlap must be a number of steps with fragments"),
         ({"fragments": 4}, "fragments must be at most"),
         ({"weigh": "size"}, "weigh must be one of"),

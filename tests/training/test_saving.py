@@ -40,6 +40,35 @@ def test_a_run_that_is_resumed_goes_on_as_if_it_had_not_stopped(crew, tmp_path):
     assert [path.name for path in found(tmp_path)] == ["round-000000006.pt", "round-000000005.pt"]
 
 
+def test_a_new_run_puts_checkpoints_of_later_rounds_aside_and_keeps_its_own(crew, tmp_path, caplog):
+    """In the folder of an earlier one, from which it was not resumed."""
+    for rounds in (6, 2):
+        run, model = make(crew)
+        run.checkpoint(tmp_path)
+        with run:
+            for step in range(rounds * EVERY):
+                oracle.inner_step(model, run._optimizers[0], 0, step)
+                run._saver.finish()
+    assert [path.name for path in found(tmp_path)] == ["round-000000002.pt", "round-000000001.pt"]
+    (aside,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert [path.name for path in found(aside)] == [f"round-00000000{number}.pt" for number in (6, 5, 4)]
+    (said,) = (each.getMessage() for each in caplog.records if "put aside" in each.getMessage())
+    assert "of later rounds (up to 6) than that of this run (0)" in said
+    assert run.resume(aside)
+    assert run.round == 6
+
+
+def test_what_another_peer_saves_in_the_same_folder_is_not_put_aside(crew, tmp_path):
+    """It was written after this peer began to enter the run, and is a round ahead."""
+    run, _ = make(crew)
+    run.checkpoint(tmp_path)
+    write(tmp_path / "round-000000001.pt", {})
+    with run:
+        assert len(found(tmp_path)) == 1
+        run.checkpoint(tmp_path)  # Here it was there before, and is of an earlier run.
+        assert not found(tmp_path)
+
+
 @pytest.mark.parametrize("codec", ["int4", None])
 def test_a_state_is_plain_and_comes_back_the_same(crew, tmp_path, codec):
     made = [make(crew, quantize=codec, min_peers=2) for _ in range(2)]

@@ -175,7 +175,7 @@ def test_a_rank_killed_between_the_commits_of_its_node(nodes, monkeypatch, kille
 
 def kill_between_commits(nodes, monkeypatch, killed, commits):
     """A rank's group has committed a round with its node, the other group has not: what the node brought in that round
-    counts nowhere. Its first commit is that of the roll call."""
+    counts nowhere. Its first commit is that of the roll call. Returns the seconds from the kill to the next round."""
     facts = {"rounds": UNTIL_STOPPED, "whole": True, "outer": True, "step_s": 0.02, "options": PLAIN}
     one, two = (nodes.start(**facts) for _ in range(2))
     for rank in (*one, *two):
@@ -183,7 +183,11 @@ def kill_between_commits(nodes, monkeypatch, killed, commits):
     lost = nodes.start(**facts, fates={killed: {"killed": [commits]}, 1 - killed: {"late": [commits - 1]}})
     lost[1 - killed].expect("late")
     assert lost[killed].process.wait(timeout=HANG_S) == -signal.SIGKILL
-    for _ in range(3):
+    killed_at = time.monotonic()
+    one[0].skip()
+    one[0].expect("round")
+    took_s = time.monotonic() - killed_at
+    for _ in range(2):
         one[0].expect("round")
     end = stopped(one)
     killed_off(two)
@@ -192,6 +196,7 @@ def kill_between_commits(nodes, monkeypatch, killed, commits):
     if commits == 1:
         monkeypatch.setattr(oracle, "data", node_data(2))
         close(tensors(end["outer"]), oracle.train(2, end["round"], 4, 0.7, 0.9)[0].theta, 1e-4)
+    return took_s
 
 
 def stopped(node):
@@ -238,6 +243,7 @@ def test_nodes_come_and_go(nodes):
     killed_at = time.monotonic()
     while one[0].expect("round")["peers"] > 2:
         pass
+    # Far sooner than any limit. How soon exactly is told by `make test-hsdp`: here the machine may be busy.
     assert time.monotonic() - killed_at < allow(3)
     assert two[0].process.wait(timeout=HANG_S) not in (0, None)
     change = one[0].expect("changed")

@@ -3,14 +3,18 @@
 import os
 import shutil
 import time
+from types import SimpleNamespace
 
 import pytest
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
+from pccl import UsageError
 from pccl.training import DiLoCo
 from pccl.training.checkpoint import LEFT_S, Saver
+from pccl.training.fsdp.checkpoint import found
 from tests.patience import HANG_S
 from tests.training import oracle
 from tests.training.test_processes import master, processes
@@ -67,6 +71,51 @@ def test_a_checkpoint_of_an_earlier_run_makes_way_and_one_of_another_node_of_thi
     save(run, 2)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["round-000000001", "round-000000002"]
     assert (spoiled / "of another node").exists()
+
+
+def test_checkpoints_of_later_rounds_are_put_aside_by_the_first_rank(run, tmp_path, caplog):
+    for number in (1, 2, 3):
+        save(run, number)
+        aged(tmp_path / f"round-00000000{number}", 5)
+    run.checkpoint(str(tmp_path))
+    run._saver._node = SimpleNamespace(place=1)
+    run._saver.put_aside(1)
+    assert len(found(tmp_path)) == 3
+    run._saver._node = SimpleNamespace(place=0)
+    run._saver.put_aside(1)
+    assert [each.name for each in found(tmp_path)] == ["round-000000001"]
+    assert "up to 3" in caplog.text
+    (aside,) = tmp_path.glob("earlier-*")
+    assert run.resume(str(aside))
+    assert run.round == 3
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["sharded", "whole"])
+def test_a_checkpoint_of_another_model_or_optimizer_is_refused_by_name(run, tmp_path, whole):
+    """It can be read, so the one before it is not tried, and the run does not begin anew."""
+
+    def made(optimizer=torch.optim.AdamW, layers=2):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(layers)))
+        model = model if whole else fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
+        run = DiLoCo("127.0.0.1:1", model, optimizer(model.parameters()))
+        run.checkpoint(str(tmp_path))
+        return run
+
+    save(made(), 1)
+    save(made(), 2)
+    again = made()
+    assert again.resume(str(tmp_path))
+    assert again.round == 2
+    with pytest.raises(UsageError, match=r"hold '(outer\.)?2.weight' of shape \(4, 4\), as the model here does"):
+        made(layers=3).resume(str(tmp_path))
+    with pytest.raises(UsageError, match=r"not hold '(outer\.)?1.weight'"):
+        made(layers=1).resume(str(tmp_path))
+    for other in (torch.optim.SGD, torch.optim.Adam):
+        with pytest.raises(UsageError, match=rf"those that were saved \(AdamW\), got {other.__name__}; make these"):
+            made(other).resume(str(tmp_path))
+    with pytest.raises(UsageError, match="as the model here does"):
+        made().load_state_dict({**again.state_dict(), "outer" if whole else "tensors": {}})
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["sharded", "whole"])

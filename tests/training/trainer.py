@@ -28,6 +28,18 @@ def merged(run):
     return run.metrics().get("merged_round")
 
 
+def count_landed(run):
+    """Steps made here that rounds have taken, whatever the library thinks of them: from the rows that all have."""
+    counted, land = [0], run._meter.landed
+
+    def landed(number, result, me):
+        counted[0] += result.table.rows[result.table.peers.index(me)].steps
+        land(number, result, me)
+
+    run._meter.landed = landed
+    return counted
+
+
 def is_hurried(run):
     """Others have waited for this peer for longer than they should."""
     patience_s = run.settings.patience_s
@@ -101,6 +113,7 @@ def main():
         run.resume(checkpoint)
     batches = leased(run, told["data"]) if "data" in told else None
     say("ready")
+    counted, made = count_landed(run), 0
     with run:
         say("joined", round=run.round, peer=run.communicator.peer_id)
         last, at, late = merged(run), time.monotonic(), 0
@@ -111,6 +124,7 @@ def main():
             pause.wait(told.get("step_s", 0.0))
             round, hurried = run.round, is_hurried(run)
             oracle.inner_step(model, optimizer, told["number"], run.step)
+            made += 1
             late += hurried and run.round == round
             if merged(run) != last:
                 last, now = merged(run), time.monotonic()
@@ -121,7 +135,8 @@ def main():
                 at = now
     outer = {name: each.tolist() for name, each in run.outer_parameters().items()} if told.get("outer") else None
     dropped = run.metrics()["dropped_rounds"]
-    say("done", round=run.round, digest=run.outer_digest(), dropped=dropped, late=late, outer=outer)
+    lost = made - counted[0] - run.round_step
+    say("done", round=run.round, digest=run.outer_digest(), dropped=dropped, lost=lost, late=late, outer=outer)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,13 @@ import pytest
 BENCH = Path(__file__).parents[2] / "bench"
 OURS = {"pccl", "tests", "bench", *(path.stem for path in BENCH.glob("*.py"))}
 _START = """
-import runpy, sys
+import ast, pathlib, runpy, sys
 sys.path[0] = sys.argv[2]  # As when it is the program.
 try:
     runpy.run_path(sys.argv[1], run_name="imported")
+    for node in ast.walk(ast.parse(pathlib.Path(sys.argv[1]).read_text())):  # Also what is imported later.
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            exec(compile(ast.Module([node], []), sys.argv[1], "exec"), {})
 except ModuleNotFoundError as error:
     sys.exit(f"lacks {error.name}")
 """

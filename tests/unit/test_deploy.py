@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pccl.cli import parser as command_line
-from pccl.environment import VARIABLES
+from pccl.environment import VARIABLES, misspelt
 from tests.patience import HANG_S
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +64,15 @@ def test_kubernetes_restarts_a_peer_and_never_the_group():
     if validate is not None:
         for document in documents("kubernetes.yaml"):
             validate.validate(document, "1.33", strict=True)
+
+
+def test_kubernetes_sets_no_variables_that_look_like_settings_of_ours():
+    """For a Service pccl-master it would set PCCL_MASTER_PORT and six others in each pod."""
+    kinds = {each["kind"]: each for each in documents("kubernetes.yaml")}
+    assert kinds["Service"]["metadata"]["name"].startswith("pccl")
+    assert misspelt(["PCCL_MASTER_PORT"])
+    pods = [kinds[kind]["spec"]["template"]["spec"] for kind in ("Deployment", "Job")]
+    assert [each.get("enableServiceLinks") for each in pods] == [False, False]
 
 
 TOLD = "import signal, sys; signal.signal(15, lambda *_: sys.exit(0)); print('on', flush=True); signal.pause()"

@@ -54,7 +54,7 @@ class DiLoCoCallback(Callback):
     ) -> None:
         """The hook of the optimizer has counted the step."""
         # Once in a round, with its last loss but one: each look waits for the device.
-        if isinstance(outputs, dict) and "loss" in outputs and (self.run.step + 1) % self.run.settings.sync_every == 0:
+        if isinstance(outputs, dict) and "loss" in outputs and self.run.round_step + 1 == self.run.settings.sync_every:
             self.run.note_loss(float(outputs["loss"]))
         self._follow(trainer)
         if self._loop.told_to_go:
@@ -79,12 +79,13 @@ class DiLoCoCallback(Callback):
         self._loop.leave()
 
     def state_dict(self) -> dict[str, Any]:
-        """In each checkpoint of Lightning: outer parameters, momentum and round. Plain tensors."""
-        return self.run.state_dict()
+        """In each checkpoint of Lightning: outer parameters, momentum and round. Plain tensors. Before training begins
+        what was loaded, if anything."""
+        return self.run.state_dict() if self._loop.begun else self._saved or {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Before the run is joined."""
-        self._saved = state_dict
+        self._saved = state_dict or None
 
 
 def _schedules(trainer: Trainer) -> Schedules | None:

@@ -27,6 +27,11 @@ class Loop:
         """SIGTERM has come, and the round is over or there is no time for its end: the loop should end here."""
 
     @property
+    def begun(self) -> bool:
+        """There is a run, or was."""
+        return self._run is not None
+
+    @property
     def run(self) -> DiLoCo:
         """That of the present training, or of the last one."""
         if self._run is None:
@@ -51,7 +56,7 @@ class Loop:
     def finish(self) -> None:
         """The loop has made its last step: those that no round has taken yet are in one more, unless time is short."""
         if self.joined:
-            if self.run.step % self.run.settings.sync_every and not self.told_to_go:
+            if self.run.round_step and not self.told_to_go:
                 self.run.finish_round()
             self.joined = False
             self._stack.close()

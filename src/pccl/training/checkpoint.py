@@ -6,7 +6,9 @@ them.
 
 import contextlib
 import logging
+import math
 import os
+import re
 import shutil
 import threading
 import time
@@ -20,9 +22,12 @@ from pccl import UsageError
 log = logging.getLogger("pccl.training")
 
 NAME = "round-{:09d}.pt"
-PATTERN = "round-*.pt"
+PATTERN = "round-" + "[0-9]" * 9 + ".pt"
 BESIDE = PATTERN + ".*"
 """What is being written."""
+
+ASIDE = "earlier-%Y%m%d-%H%M%S"
+"""Where those of an earlier run are put."""
 
 KEEP = 3
 """Files that stay: the newest may be of a moment that is regretted, and the one before it too."""
@@ -39,9 +44,10 @@ class Saver:
     """A process that ends does not wait for what is being written."""
 
     def __init__(self, folder: str | os.PathLike[str], every: int, keep: int) -> None:
-        self._folder, self.every, self._keep = Path(folder), every, keep
+        self._folder, self.every, self._keep, self._made_at = Path(folder), every, keep, time.time()
         self._thread: threading.Thread | None = None
         self._failed: OSError | None = None
+        """Why the last one could not be written."""
 
     def save(self, round: int, state: dict[str, Any]) -> None:
         """Write this; the state is ours. While the last one is being written it is left out."""
@@ -49,6 +55,26 @@ class Saver:
             log.warning("the checkpoint of round %d is left out: the last one is still being written", round)
             return
         self.begin(round, state)
+
+    def _found(self) -> list[Path]:
+        return found(self._folder)
+
+    def put_aside(self, round: int) -> None:
+        """Make room for a run that is at this round: of checkpoints of later ones, which were here before it, its own
+        would be the oldest, and the first to go."""
+        later = [path for path in self._found() if number_of(path) > round and written_at(path) < self._made_at]
+        if not later:
+            return
+        aside = self._folder / time.strftime(ASIDE, time.localtime(self._made_at))
+        log.warning(
+            "%s holds checkpoints of later rounds (up to %d) than that of this run (%d), which was not resumed from "
+            "them: they are put aside into %s. To go on from them end this run, move them back, and resume",
+            *(self._folder, number_of(later[0]), round, aside),
+        )
+        aside.mkdir(exist_ok=True)
+        for path in later:
+            with contextlib.suppress(FileNotFoundError):  # Another peer of this machine did.
+                path.rename(aside / path.name)
 
     @property
     def busy(self) -> bool:
@@ -63,7 +89,7 @@ class Saver:
         self._thread.start()
 
     def finish(self) -> None:
-        """Wait until what was begun is written. Raises why it was not."""
+        """Wait until what was begun is written. Raises why the last of it was not."""
         if self._thread is not None:
             self._thread.join()
         failed, self._failed = self._failed, None
@@ -77,6 +103,7 @@ class Saver:
                 with contextlib.suppress(FileNotFoundError):  # Another peer of this machine removed it.
                     old.unlink()
             forget_left(self._folder, BESIDE)
+            self._failed = None  # What could not be written before is older than this.
         except OSError as error:
             log.error("the checkpoint of round %d could not be written to %s: %s", round, self._folder, error)
             self._failed = error
@@ -109,6 +136,18 @@ def settle(folder: Path) -> None:
 def found(folder: Path) -> list[Path]:
     """Checkpoints in a folder, the newest first."""
     return sorted(folder.glob(PATTERN), reverse=True)
+
+
+def number_of(path: Path) -> int:
+    """The round of a checkpoint."""
+    return int(re.findall(r"\d+", path.name)[0])
+
+
+def written_at(path: Path) -> float:
+    """When; infinity if it is no more there."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return math.inf
 
 
 def forget_left(folder: Path, pattern: str) -> None:

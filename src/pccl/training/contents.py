@@ -5,7 +5,8 @@ Owns the names, which must be the same on all peers, and the division into fragm
 
 import copy
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -15,10 +16,11 @@ from torch import nn, optim
 from pccl import Communicator, ErrorFeedback, SharedState, TensorInfo, UsageError
 from pccl.training.checkpoint import Saver, export, newest
 from pccl.training.group import Group
+from pccl.training.optimizers import Optimizers, check_kinds, kinds_of
 from pccl.training.outer import Fragment, Stretch
 from pccl.training.rows import Table
 from pccl.training.settings import Settings
-from pccl.training.state import COMPILED, in_memory_order, make_state, unwrapped
+from pccl.training.state import COMPILED, fits, in_memory_order, make_state, shapes_of, unwrapped
 
 Named = list[tuple[str, torch.Tensor]]
 
@@ -51,7 +53,7 @@ class Contents:
         self._outer = self._divide(trained)
         self.fragments: Sequence[Stretch] = self._outer
         """What is reduced, each by itself."""
-        self._names = {id(each): name for name, each in named}
+        self._held = Optimizers(optimizers, {id(each): name for name, each in named})
         self._buffer_places = [] if settings.buffers == "local" else _buffers(model)
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
         self._left_out: int | torch.Tensor = 0
@@ -137,26 +139,27 @@ class Contents:
 
     # ── what is shared ───────────────────────────────────────────────────────────────────────────────────────────────
 
-    def shared_state(self, revision: int, leases: torch.Tensor) -> SharedState:
+    def shared_state(self, revision: int, books: Named) -> SharedState:
         """All that a newcomer must get."""
-        state = SharedState(self.entries(leases))
+        state = SharedState(self.entries(books))
         state.revision = revision
         return state
 
-    def entries(self, leases: torch.Tensor) -> list[TensorInfo]:
+    def entries(self, books: Named) -> list[TensorInfo]:
         """What of it is where now. Settings are names of entries: a peer with others has other entries."""
         self._check_parameters()
         self._make_states()  # of one that was loaded from before its first step
-        infos = [TensorInfo.from_torch(torch.zeros(1), f"setting {name}={value}") for name, value in self._agreed()]
-        infos += [TensorInfo.from_torch(each, name) for name, each in self._equal(leases)]
+        settings = [f"setting {name}={value}" for name, value in self.agreed().items()]
+        infos = [TensorInfo.from_torch(torch.zeros(1), name) for name in settings]
+        infos += [TensorInfo.from_torch(each, name) for name, each in self._equal(books)]
         return infos + [TensorInfo.from_torch(each, name, allow_content_inequality=True) for name, each in self._free()]
 
-    def shared(self, leases: torch.Tensor) -> Named:
+    def shared(self, books: Named) -> Named:
         """What a newcomer may get from others, settings apart."""
-        return [*self._equal(leases), *self._free()]
+        return [*self._equal(books), *self._free()]
 
-    def _equal(self, leases: torch.Tensor) -> Named:
-        found = [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), ("leases", leases)]
+    def _equal(self, books: Named) -> Named:
+        found = [*self._alike(), *((f"frozen.{name}", each) for name, each in self._frozen), *books]
         return [in_memory_order(name, each) for name, each in found]
 
     def _free(self) -> Named:
@@ -175,28 +178,23 @@ class Contents:
         """What a newcomer gets from any peer, and then has for itself."""
         return self._optimizer_tensors() if self._settings.join == "holder" else []
 
-    def _agreed(self) -> Iterator[tuple[str, str]]:
-        yield from self._settings.shared.items()
+    def agreed(self) -> dict[str, str]:
+        """What all peers must have alike, in words."""
+        return self._settings.shared
 
     def settings_here(self) -> str:
         """In a sentence."""
-        return ", ".join(f"{name}={value}" for name, value in self._agreed())
+        return ", ".join(f"{name}={value}" for name, value in self.agreed().items())
 
     def _optimizer_tensors(self) -> Named:
-        """Of the optimizers, what lies here."""
-        return [(name, self._here(value)) for name, value in self._states()]
+        """Of the optimizers, what lies here; plain values are packed into one, if newcomers get them."""
+        tensors = [(name, self._here(value)) for name, value in self._held.tensors()]
+        return tensors + self._held.packed() if self._settings.join == "holder" else tensors
 
-    def _states(self) -> Named:
-        """Of the optimizers."""
-        found: Named = []
-        for number, optimizer in enumerate(self._optimizers):
-            for group in optimizer.param_groups:
-                for place, parameter in enumerate(group["params"]):
-                    name = self._names.get(id(parameter), str(place))
-                    state = sorted(optimizer.state[parameter].items())
-                    tensors = [(key, value) for key, value in state if isinstance(value, torch.Tensor)]
-                    found += [(f"optimizer {number}.{name}.{key}", value) for key, value in tensors]
-        return found
+    def synced(self) -> None:
+        """What was given out by `entries` has come from others."""
+        self._held.unpack()
+        self.take_over()
 
     def take_over(self) -> None:
         """The outer state came from others: the model follows."""
@@ -226,14 +224,17 @@ class Contents:
     # ── saving ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def state_dict(self) -> dict[str, Any]:
-        """A copy, as plain tensors."""
-        return {
-            "outer": {name: each.clone() for name, each in self.outer().items()},
-            "momentum": {name: each.clone() for name, each in self._momentum().items()},
-            "frozen": {name: each.clone() for name, each in self._frozen},
-            "buffers": {name: each.detach().clone() for name, each in self._buffers},
-            "optimizers": [copy.deepcopy(each.state_dict()) for each in self._optimizers],
+        """A copy on the host, as plain tensors: a device that a model just fits on has no room for another one of
+        it."""
+        held = {
+            "outer": self.outer(),
+            "momentum": self._momentum(),
+            "frozen": dict(self._frozen),
+            "buffers": dict(self._buffers),
+            "optimizers": [each.state_dict() for each in self._optimizers],
+            "kinds": kinds_of(self._optimizers),
         }
+        return {kind: on_host(each) for kind, each in held.items()}
 
     def _momentum(self) -> dict[str, torch.Tensor]:
         return {
@@ -252,7 +253,8 @@ class Contents:
             "buffers": dict(self._buffers),
         }
         for kind, mine in goals.items():
-            _fits(kind, mine, state.get(kind))
+            fits(kind, shapes_of(mine), shapes_of(state.get(kind)))
+        check_kinds(kinds_of(self._optimizers), state.get("kinds"))
         for kind, mine in goals.items():
             for name, tensor in mine.items():
                 tensor.copy_(state[kind][name])
@@ -281,22 +283,36 @@ class Contents:
 
     @torch.no_grad()
     def mean_buffers(self, table: Table, weights: Sequence[int]) -> None:
-        """Set them to the weighted mean, integers to the largest; in the order of peers, so that bits are equal."""
-        total = sum(weights)
-        if not total or not self._buffers:
+        """Set them to the weighted mean of those that are finite, integers to the largest; in the order of peers, so
+        that bits are equal. Where none is finite a buffer stays what it was."""
+        buffers, ends = [each for _, each in self._buffers], [0]
+        for each in buffers:
+            ends.append(ends[-1] + each.numel())
+        places = [slice(*each) for each in pairwise(ends)]
+        used = [(extra[-ends[-1] :], weight) for extra, weight in zip(table.extras, weights, strict=True) if weight]
+        if not used or not buffers:
             return
-        count = sum(each.numel() for _, each in self._buffers)
-        used = [(extra[-count:], weight) for extra, weight in zip(table.extras, weights, strict=True) if weight]
-        mean = torch.zeros_like(used[0][0])
-        most = used[0][0]
-        for extra, weight in used:
-            mean = mean + extra * float(weight)
-            most = torch.maximum(most, extra)
-        mean, begin = mean / float(total), 0
-        for _, buffer in self._buffers:
-            chosen = mean if buffer.is_floating_point() else most
-            buffer.copy_(chosen[begin : begin + buffer.numel()].view(buffer.shape))
-            begin += buffer.numel()
+        mean, total, most = torch.zeros_like(used[0][0]), torch.zeros_like(used[0][0]), used[0][0]
+        for values, weight in used:
+            counts = _finite(values, places) * float(weight)
+            mean = mean + torch.where(counts > 0, values, 0.0) * counts
+            total = total + counts
+            most = torch.maximum(most, values)
+        mean = mean / total
+        for buffer, place in zip(buffers, places, strict=True):
+            if not buffer.is_floating_point():
+                buffer.copy_(most[place].view(buffer.shape))
+            elif bool((total[place] > 0).all()):
+                buffer.copy_(mean[place].view(buffer.shape))
+
+
+def _finite(values: torch.Tensor, places: Sequence[slice]) -> torch.Tensor:
+    """1 for each element of a place where all are finite, 0 for those of the others."""
+    counts = torch.ones_like(values)
+    if not bool(torch.isfinite(values).all()):
+        for place in places:
+            counts[place] = float(torch.isfinite(values[place]).all())
+    return counts
 
 
 def contents_of(model: nn.Module, optimizers: Sequence[optim.Optimizer], settings: Settings) -> Contents:
@@ -308,18 +324,23 @@ def contents_of(model: nn.Module, optimizers: Sequence[optim.Optimizer], setting
     return Contents(model, optimizers, settings)
 
 
+def on_host(value: Any) -> Any:
+    """A copy of tensors, and of what holds them."""
+    match value:
+        case torch.Tensor():
+            return value.detach().to("cpu", copy=True)
+        case dict():
+            return {key: on_host(each) for key, each in value.items()}
+        case list():
+            return [on_host(each) for each in value]
+        case tuple():
+            return tuple(on_host(each) for each in value)
+    return copy.deepcopy(value)
+
+
 def is_sharded(tensor: torch.Tensor) -> bool:
     """A DTensor, known without importing what they are made of."""
     return hasattr(tensor, "to_local")
-
-
-def _fits(kind: str, mine: dict[str, torch.Tensor], saved: Any) -> None:
-    shapes = {name: tuple(each.shape) for name, each in mine.items()}
-    theirs = {name: tuple(each.shape) for name, each in saved.items()} if isinstance(saved, dict) else None
-    if shapes != theirs:
-        other = next((name for name in shapes if theirs is None or theirs.get(name) != shapes[name]), None)
-        what = f"{other!r} of shape {shapes[other]}" if other is not None else "nothing else"
-        raise UsageError(f"load_state_dict: {kind} must hold {what}, as the model here does; load another checkpoint")
 
 
 def uncompiled(call: Callable[..., None]) -> Callable[..., None]:

@@ -32,6 +32,10 @@ class Data:
         """Samples after which all stop; 0 for no end."""
         self.taken = 0
         """Samples of the present lease that were used."""
+        self.passes = 1
+        """Batches that a step has taken here: a loop may accumulate the gradients of several."""
+        self._passed = 0
+        """Batches since the last step."""
         self.shards = 0
         """Of a dataset that is read in order; 0 for one whose samples are leased one by one."""
         self.drained = False
@@ -56,6 +60,43 @@ class Data:
                 f"{what}: the model must lie whole in each process, got a sharded one; give each peer its samples with "
                 "a loader of your own, and tell their number with count_tokens"
             )
+
+    def claim(self, what: str, batch_size: int, length: int, epochs: int | None, shards: int = 0) -> int:
+        """Lease samples of this dataset from now on. The position of its first one, behind those of the last dataset,
+        which has come to its end."""
+        if self.batch_size and not self.done:
+            raise UsageError(
+                f"{what}: a run leases samples of one dataset at a time, got another one before the first has come to "
+                "its end; take a loader of your own for that, such as a plain DataLoader for validation"
+            )
+        if self.batch_size and (shards or self.shards):
+            raise UsageError(
+                f"{what}: Shards must be the only dataset of a run, got another one; make another run for it"
+            )
+        begin = self.ends
+        self.batch_size, self.shards = batch_size, shards
+        self.ends = 0 if epochs is None else begin + epochs * length
+        return begin
+
+    @property
+    def done(self) -> bool:
+        """All of the dataset that is leased here was used. Others may have gone on to the next one."""
+        if isinstance(self.ledger, Ledger):
+            return self.ends > 0 and self.ledger.used_to(self.ends)
+        return self.ledger.done
+
+    def take(self, samples: int) -> None:
+        """A batch of the present lease is used."""
+        self.taken += samples
+        self._passed += 1
+
+    def stepped(self) -> None:
+        """The batches since the last step were for this one."""
+        self.passes, self._passed = max(1, self._passed), 0
+
+    def outran(self) -> None:
+        """The lease has come to its end within a step, which takes more batches than it had for it."""
+        self.passes = max(self.passes, 2 * self._passed)
 
     def used(self, before: bool) -> tuple[int, bool]:
         """Samples of the present lease that were used, and whether its shard has come to its end; or of the lease
@@ -176,8 +217,7 @@ class ElasticSampler:
                 raise UsageError(f"ElasticSampler: {name} must be an integer from 1 on, got {value!r}")
         run.data.check_whole("ElasticSampler")
         self._run, self._data, self._batch_size = run, run.data, batch_size
-        self._data.batch_size = batch_size
-        self._data.ends = 0 if epochs is None else epochs * length
+        self._begin = self._data.claim("ElasticSampler", batch_size, length, epochs)
         order = Shuffle(length, seed)
         self._index = order if shuffle else lambda position: position % length
         self._counted = False
@@ -190,14 +230,19 @@ class ElasticSampler:
                 "loop without it; write `for batch in sampler.over(loader)`"
             )
         positions = [each for begin, end in self._data.spans for each in range(begin, end)]
-        for begin in range(self._data.taken, len(positions), self._batch_size):
-            yield [self._index(each) for each in positions[begin : begin + self._batch_size]]
+        size = self._size_of(len(positions))
+        for begin in range(self._data.taken, len(positions), size):
+            yield [self._index(each - self._begin) for each in positions[begin : begin + size]]
+
+    def _size_of(self, lease: int) -> int:
+        """Samples of a batch: of a `global_batch` one pass of this peer's share."""
+        return max(1, -(-lease // self._run.settings.accumulate)) if self._data.whole else self._batch_size
 
     def over(self, loader: Iterable[Any]) -> Iterator[Any]:
         """What a loader makes of these lists, from lease to lease, until all that there is was used. It gives them in
         order, one batch for each list, and may read ahead."""
         self._counted = True
-        while not self._data.ledger.done:
+        while not self._data.done:
             yield from self._round(loader, self._data.dealt)
 
     def _round(self, loader: Iterable[Any], lease: int) -> Iterator[Any]:
@@ -205,8 +250,8 @@ class ElasticSampler:
         data = self._data
         size = sum(end - begin for begin, end in data.spans)
         for batch in loader:
-            used = min(self._batch_size, size - data.taken)
-            data.taken += used
+            used = min(self._size_of(size), size - data.taken)
+            data.take(used)
             self._run.count_tokens(used)
             yield batch
             if data.dealt != lease:
@@ -243,11 +288,10 @@ class ShardBatches:
         if options:
             given = ", ".join(options)
             raise UsageError(f"batches: {given} must be left out with Shards; the function passed to it may read ahead")
-        run.data.batch_size, run.data.shards = batch_size, shards.count
-        run.data.ends = 0 if epochs is None else epochs * shards.count
+        run.data.claim("batches", batch_size, shards.count, epochs, shards.count)
 
     def __iter__(self) -> Iterator[Any]:
-        while not self._run.data.ledger.done:
+        while not self._run.data.done:
             yield from self._round(self._run.data.dealt)
 
     def _round(self, lease: int) -> Iterator[Any]:
@@ -256,7 +300,7 @@ class ShardBatches:
         self._reader.go_to(data.place)
         while data.dealt == lease and data.place is not None and not self._reader.drained:
             items = self._reader.take(self._size)
-            data.taken += len(items)
+            data.take(len(items))
             data.drained = self._reader.drained
             run.count_tokens(len(items))
             yield self._collate(items)

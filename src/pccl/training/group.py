@@ -27,6 +27,7 @@ from pccl import (
     UsageError,
     Work,
 )
+from pccl.training.equals import of_equals
 from pccl.training.rows import Row, Table
 from pccl.types import count_peers, short
 
@@ -37,6 +38,10 @@ CONNECT_ATTEMPTS = 60
 
 RETURNS_MAX = 3
 """In a row without a round in between. A peer that is put out more often has a cause that a person must hear of."""
+
+ROLL_CALL = 10**9
+"""The tag of the call in which all tell who they are: above those of fragments. It must depend on no setting, for peers
+whose settings differ meet in it."""
 
 POLL_S = 0.25
 """How often peers that are too few ask whether a candidate has come, and so does one that is alone."""
@@ -236,10 +241,15 @@ class Group:
         feedback = self._codec if isinstance(self._codec, ErrorFeedback) else None
         return Flight(fragment, delta, packed, work, feedback)
 
-    def roll_call(self, tag: int, packed: torch.Tensor) -> Landed:
-        """The rows of all, without a reduction: after it all know which peers are here."""
+    def roll_call(self, packed: torch.Tensor, least: int) -> Landed:
+        """The rows of all with their settings behind them, without a reduction: after it all know which peers are here.
+        Those whose settings differ are refused, as soon as so many are here."""
+        landed = self._rows_of_all(packed)
+        return landed._replace(table=of_equals(landed.table, self.me, least, self.name_of))
+
+    def _rows_of_all(self, packed: torch.Tensor) -> Landed:
         try:
-            shares = self.communicator.all_gather(packed, tag=tag, retry=True)
+            shares = self.communicator.all_gather(packed, tag=ROLL_CALL, retry=True)
         except TooFewPeers:
             return _landed(ReduceInfo(1, 0, 0, (self.me,), gathered=(packed,)), alone=True)
         return _landed(shares.info._replace(gathered=tuple(shares.output)))

@@ -7,13 +7,16 @@ Owns these judgements, each made from rows that are the same on all peers. Must 
 import logging
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import optim
 
 from pccl import PeerId, UsageError
+from pccl.training.contents import uncompiled
 from pccl.training.rows import Table, median
 from pccl.training.settings import Settings
+from pccl.training.state import renew_state
 
 log = logging.getLogger("pccl.training")
 
@@ -36,6 +39,7 @@ class Guards:
         self._bad, self._bad_round = 0, -2
         """Rounds in a row in which the own delta was not finite, of whatever fragment, up to this one."""
         self._told_rates = False
+        self._warm_ups: list[_WarmUp] = []
 
     def share(self, peers: int) -> float:
         """What the own delta was of the last sum; before there was one, an equal part."""
@@ -85,12 +89,13 @@ class Guards:
             log.warning("inner learning rates differ: %s. Pass `scheduler=` for those that join", text)
 
     def reset_optimizers(self) -> None:
-        """After a delta that was not finite: moments that are not finite would spoil the next round, too."""
+        """After a delta that was not finite: moments that are not finite would spoil the next round, too. All of that
+        optimizer's state: moments of 0 with a count of many steps make steps that are several times too far, and what
+        has spoiled one parameter may have left others with moments that take long to decay."""
         for optimizer in self._optimizers:
-            for state in optimizer.state.values():
-                for value in state.values():
-                    if isinstance(value, torch.Tensor) and not bool(torch.isfinite(value).all()):
-                        value.zero_()
+            values = [each for state in optimizer.state.values() for each in state.values()]
+            if not all(bool(torch.isfinite(each).all()) for each in values if isinstance(each, torch.Tensor)):
+                renew_state(optimizer)
 
     def tell_diverged(self, peers: list[PeerId], number: int) -> None:
         """Outer states differ, which only memory errors and foreign hands should bring about."""
@@ -111,34 +116,60 @@ class Guards:
 
     # ── a fresh optimizer ────────────────────────────────────────────────────────────────────────────────────────────
 
+    def attach(self) -> None:
+        """Watch the steps of the optimizers. Not from within one: torch goes through their hooks there."""
+        self.detach()
+        if self._settings.warmup_steps:
+            self._warm_ups = [_WarmUp(each, self._settings.warmup_steps) for each in self._optimizers]
+
+    def detach(self) -> None:
+        """Watch them no more."""
+        while self._warm_ups:
+            self._warm_ups.pop().end()
+
     def warm_up(self) -> None:
         """Let learning rates rise from near zero over the next steps, where an optimizer begins without state."""
-        if self._settings.join != "fresh" or not self._settings.warmup_steps:
-            return
-        for optimizer in self._optimizers:
-            _WarmUp(optimizer, self._settings.warmup_steps)
+        for each in self._warm_ups:
+            each.begin()
 
 
 class _WarmUp:
-    """Scales the learning rates of one optimizer during its next steps, and is gone."""
+    """Scales the learning rates of one optimizer during some of its steps; between steps they are as they were."""
 
     def __init__(self, optimizer: optim.Optimizer, steps: int) -> None:
-        self._steps, self._made = steps, 0
-        self._rates: list[float] = []
+        self._optimizer = optimizer
+        self._steps = self._made = steps
+        self._rates: list[Any] = []
+        """Those of the groups, while a step is made with others."""
         self._hooks = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
+            optimizer.register_step_pre_hook(uncompiled(self._before)),
+            optimizer.register_step_post_hook(uncompiled(self._after)),
         ]
 
-    def _before(self, optimizer: optim.Optimizer, *_: object) -> None:
+    def begin(self) -> None:
+        """From the next step on, also if the last warm-up is not over."""
+        self._made = 0
+
+    def end(self) -> None:
+        """For good."""
+        self._restore()
+        for hook in self._hooks:
+            hook.remove()
+
+    def _before(self, *_: object) -> None:
+        self._restore()  # The last step has failed, and the loop goes on.
+        if self._made >= self._steps:
+            return
         self._made += 1
-        self._rates = [group["lr"] for group in optimizer.param_groups]
-        for group in optimizer.param_groups:
+        self._rates = [group["lr"] for group in self._optimizer.param_groups]
+        for group in self._optimizer.param_groups:
             group["lr"] = group["lr"] * (self._made / (self._steps + 1))
 
-    def _after(self, optimizer: optim.Optimizer, *_: object) -> None:
-        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+    def _after(self, *_: object) -> None:
+        self._restore()
+
+    def _restore(self) -> None:
+        # A group that was added in between has its own.
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=False):
             group["lr"] = rate
-        if self._made >= self._steps:
-            for hook in self._hooks:
-                hook.remove()
+        self._rates = []

@@ -77,6 +77,11 @@ class Ledger(Struct):
         """All that there is was used."""
         return self.left() == 0 and not self.out
 
+    def used_to(self, end: int) -> bool:
+        """All positions before this one were used."""
+        out = [span for peers in self.out.values() for spans in peers.values() for span in spans]
+        return self.next >= end and all(begin >= end for begin, _ in [*self.back, *out])
+
     # ── for newcomers and checkpoints ────────────────────────────────────────────────────────────────────────────────
 
     def pack(self) -> list[int]:

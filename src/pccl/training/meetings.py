@@ -18,6 +18,7 @@ from torch import nn, optim
 from pccl import CallMismatch, Communicator, ErrorFeedback, MembershipLost, PeerId, SharedState, SyncFailed, UsageError
 from pccl.training.contents import Contents, contents_of
 from pccl.training.data import Data
+from pccl.training.equals import packed
 from pccl.training.group import NOTHING, Flight, Since
 from pccl.training.guards import Guards
 from pccl.training.meter import Meter
@@ -74,6 +75,10 @@ class Meetings(ABC):
         """The fragment that is launched next."""
         self._round = self._inner = self._clock = 0
         """Rounds of the run; steps since the last one ended; steps made here."""
+        self._apart = torch.zeros(1, dtype=torch.int64)
+        """The step of the run, less `sync_every` for each of its rounds: those before a resume had another number."""
+        self._books = [("leases", self.data.words), ("steps", self._apart)]
+        """What all count alike, beside the model."""
         self._quota = settings.sync_every
         self._rate = 0.0
         """The inner learning rate of the round's first step: later in it peers may be at different steps."""
@@ -127,6 +132,12 @@ class Meetings(ABC):
         self._rate = self._rate if self._inner else self._rate_now
         self._inner += 1
         self._clock += 1
+        self.data.stepped()
+
+    @property
+    def _step_of_round(self) -> int:
+        """That of the run when the last round ended."""
+        return self._round * self.settings.sync_every + int(self._apart)
 
     @property
     def _rate_now(self) -> float:
@@ -179,14 +190,14 @@ class Meetings(ABC):
             self._drop_steps()
             self._contents.take_over()
         self._synced = False
-        self._state.tensors = self._contents.entries(self.data.words)
+        self._state.tensors = self._contents.entries(self._books)
         self._bring()
         self._group.come_back(lost, self._state)
 
     def _bring(self) -> None:
         """Keep a copy of what is shared: before this peer is admitted, a prefetch may replace some of it, and all peers
         that hold the rest may be lost."""
-        shared = self._contents.shared(self.data.words)
+        shared = self._contents.shared(self._books)
         self._before = [tensor.detach().to("cpu", copy=True) for _, tensor in shared]
 
     def _as_before(self) -> None:
@@ -195,7 +206,7 @@ class Meetings(ABC):
         if self._group.agreed(self._state.torn):
             log.warning("all peers that held the state of the run are gone; going on with what was here before")
             with torch.no_grad():
-                for (_, tensor), before in zip(self._contents.shared(self.data.words), self._before, strict=True):
+                for (_, tensor), before in zip(self._contents.shared(self._books), self._before, strict=True):
                     tensor.copy_(before)
             self._state.revision = self._round
 
@@ -210,9 +221,10 @@ class Meetings(ABC):
                 # now, among peers that hold it, the present one cannot lose to what a newcomer brings.
                 self._sync()
             self._group.admit()
-        here = self._group.roll_call(len(self._contents.fragments), self._row(0, 0.0).pack(NONE))
+        least = self.settings.min_peers
+        here = self._group.roll_call(self._row(0, 0.0).pack(packed(self._contents.agreed())), least)
         self._among = here.table.peers
-        count, least = len(self._among), self.settings.min_peers
+        count = len(self._among)
         # The first state is agreed on when enough are there: of all that these bring, the latest round's is taken.
         held = any(row.synced for row in here.table.rows)
         if not held:
@@ -237,7 +249,7 @@ class Meetings(ABC):
         assert self._state is not None, "it was joined"
         self.data.settle(self._round)
         self.data.pack()
-        self._state.tensors = self._contents.entries(self.data.words)
+        self._state.tensors = self._contents.entries(self._books)
         with self._naming_settings():
             info = self._group.sync(self._state)
         self._meter.sync_bytes += info.rx_bytes
@@ -246,7 +258,7 @@ class Meetings(ABC):
             if self._inner:
                 self._drop_steps()
             self._round = self._state.revision
-            self._contents.take_over()
+            self._contents.synced()
             self.data.unpack()
             if self._feedback is not None:
                 self._feedback.reset()
@@ -272,9 +284,12 @@ class Meetings(ABC):
             ) from error
 
     def _catch_up(self) -> None:
-        """Bring the scheduler to the step of the run."""
-        self._guards.warm_up()
-        step = self._round * self.settings.sync_every - int(self._in_step)
+        """Bring what follows from the step to that of the run."""
+        if self._round:  # Before the first one the optimizers of all peers are fresh, and none rises alone.
+            self._guards.warm_up()
+        self._bring_scheduler(self._step_of_round - int(self._in_step))
+
+    def _bring_scheduler(self, step: int) -> None:
         self._step_scheduler(step - getattr(self._scheduler, "last_epoch", step))
 
     def _step_scheduler(self, steps: int) -> None:

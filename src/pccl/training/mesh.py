@@ -6,6 +6,7 @@ and measures links: there is nothing of that here, for the master and the run do
 
 from typing import Any, NamedTuple
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -16,8 +17,12 @@ from pccl.training.run import Run
 class WorldInfo(NamedTuple):
     """PRIME's names for where a process is: inside its node, and its node in the run."""
 
+    rank: int
+    """As torchrun counts, which starts the ranks of one node."""
+    world_size: int
     local_rank: int
     local_world_size: int
+    nnodes: int
     global_rank: int
     """Of the node, from 0 on; not an identity: it changes when nodes come and go."""
     global_world_size: int
@@ -37,22 +42,24 @@ class ElasticDeviceMesh:
             if mesh.maybe_reinit_global_pg():       # after a round
                 print(mesh.joined, mesh.left)
 
-    | PRIME | here |
-    | --- | --- |
-    | `mesh`, `cuda_local_mesh`, `cpu_local_mesh`, `local_pg` | the same, of this node: torchrun runs inside one node |
-    | `world_info.global_rank`, `.global_world_size`, `.global_unique_id` | the same, by node |
-    | `global_pg.size()`, `.rank()` | the same; it has no collectives: `DiLoCo` reduces |
-    | `maybe_reinit_global_pg(admit_joiners)` | True if nodes came or went since the last call; the run lets them in |
-    | `live_recovery`, `monitored_barrier`, `get_pings`, heartbeats | not needed: the run does it; see `run.metrics()` |
-    """
+    What PRIME's has, and what of it is here: docs/training.md."""
 
-    def __init__(self, backend: str = "cpu:gloo,cuda:nccl", shape: tuple[int, ...] | None = None) -> None:
-        """`shape`: of the mesh, such as (2, 4) for two copies over four ranks each; by default all ranks."""
+    def __init__(
+        self,
+        backend: str | None = None,
+        enable: bool = True,
+        live_recovery_rank_src: int | None = None,
+        *,
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        """`backend`: of torch's process group; by default what this machine has. `enable`: False for a node by itself.
+        `live_recovery_rank_src` is there for PRIME's callers: a newcomer gets the state from whichever nodes have it.
+        `shape`: of the mesh, such as (2, 4) for two copies over four ranks each; by default all ranks."""
         if not dist.is_initialized():
-            dist.init_process_group(backend)
-        ranks = dist.get_world_size()
-        self.cpu_local_mesh = self._mesh("cpu", shape or (ranks,))
-        self._shape = shape or (ranks,)
+            dist.init_process_group(backend or _backend())
+        self._enable = enable
+        self._shape = shape or (dist.get_world_size(),)
+        self.cpu_local_mesh = self._mesh("cpu", self._shape)
         self._device_mesh: DeviceMesh | None = None
         self._run: Run | None = None
         self._nodes: tuple[str, ...] = ()
@@ -76,13 +83,13 @@ class ElasticDeviceMesh:
 
     @property
     def mesh(self) -> DeviceMesh:
-        """That of this node: others are reached through the run alone."""
-        return self.cpu_local_mesh
+        """That of this node, of its devices if it has any: other nodes are reached through the run alone."""
+        return self.cuda_local_mesh if torch.cuda.is_available() else self.cpu_local_mesh
 
     @property
     def local_pg(self) -> Any:
-        """The ranks that hold one model together."""
-        return self.cpu_local_mesh.get_group("intranode")
+        """All ranks of this node."""
+        return dist.group.WORLD
 
     def follow(self, run: Run) -> None:
         """Answer from this run on, which is joined. The nodes that are in it count as known."""
@@ -92,11 +99,19 @@ class ElasticDeviceMesh:
         """Whether the last round had other nodes than the one before the last look, and `joined` and `left` say which:
         the same on all ranks of a node. `admit_joiners` is there for PRIME's callers: the run lets candidates in at the
         end of each round."""
+        if not self._enable:
+            return False
         now = self._followed().parties
         self.joined = tuple(each for each in now if each not in self._nodes)
         self.left = tuple(each for each in self._nodes if each not in now)
         self._nodes = now
         return bool(self.joined or self.left)
+
+    def get_global_pg(self, maybe_reinit: bool = False) -> "GlobalGroup":
+        """The same as `global_pg`, after a look at who came or went."""
+        if maybe_reinit:
+            self.maybe_reinit_global_pg()
+        return self.global_pg
 
     @property
     def global_pg(self) -> "GlobalGroup":
@@ -107,15 +122,20 @@ class ElasticDeviceMesh:
     @property
     def world_info(self) -> WorldInfo:
         """Where this process is."""
-        run, ranks = self._followed(), dist.get_world_size()
+        run, rank, ranks = self._followed(), dist.get_rank(), dist.get_world_size()
         nodes, communicator = run.parties, run.communicator
         own = communicator.party_of(communicator.peer_id)
-        return WorldInfo(dist.get_rank(), ranks, nodes.index(own), len(nodes), own)
+        return WorldInfo(rank, ranks, rank, ranks, 1, nodes.index(own), len(nodes), own)
 
     def _followed(self) -> Run:
         if self._run is None:
             raise UsageError("ElasticDeviceMesh: call follow(run) first, inside the `with` of the run")
         return self._run
+
+
+def _backend() -> str:
+    """For torch's own builds without CUDA have no nccl."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
 
 
 class GlobalGroup:

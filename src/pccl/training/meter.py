@@ -18,6 +18,22 @@ from pccl.types import count_peers
 log = logging.getLogger("pccl.training")
 
 
+OF_A_ROUND = (
+    "merged_round",
+    "seconds",
+    "waited_s",
+    "waited_for",
+    "loss",
+    "steps",
+    "delta_norm",
+    "mean_norm",
+    "cosine",
+    "reduced_s",
+    "bytes",
+)
+"""Figures that the last round gives: None before there was one."""
+
+
 class Meter:
     """Of one peer."""
 
@@ -43,7 +59,7 @@ class Meter:
         self._tokens = 0
         self._speeds: dict[PeerId, float] = {}
         self._own_speed = 0.0
-        self._last: dict[str, Any] = {}
+        self._last: dict[str, Any] = dict.fromkeys(OF_A_ROUND)
 
     # ── the clock ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -34,8 +34,8 @@ class DataParallel(Run):
 
     The optimizer's step waits for the mean; call `run.reduce()` before it where gradients are clipped. `accumulate` is
     the number of backward passes in a step, `global_batch` a number of samples that all peers together take in a step,
-    however many they are: `run.batches(dataset)` deals them out, and `run.batch_size` is the share of this peer. Tokens
-    are counted before backward. Other settings are those of `DiLoCo`."""
+    however many they are: `run.batches(dataset)` deals them out, a pass at a time, and `run.batch_size` is the share of
+    this peer. Tokens are counted before backward. Other settings are those of `DiLoCo`."""
 
     def __init__(
         self,
@@ -78,7 +78,8 @@ class DataParallel(Run):
     def batches(
         self, dataset: Any, batch_size: int | None = None, *, epochs: int | None = None, **options: Any
     ) -> Iterable[Any]:
-        """See `DiLoCo`. With a `global_batch` leave `batch_size` out: a batch is this peer's share."""
+        """See `DiLoCo`. With a `global_batch` leave `batch_size` out: this peer's share is as many batches as there are
+        backward passes in a step."""
         whole = self.settings.global_batch
         if (batch_size is None) == (whole is None):
             raise UsageError(f"batches: pass batch_size or global_batch, got {batch_size} and {whole}")
@@ -91,13 +92,18 @@ class DataParallel(Run):
         super().count_tokens(number)
 
     def finish_round(self) -> None:
-        """Take the step that the others take, with nothing of one's own."""
-        for optimizer in self._optimizers:
-            optimizer.zero_grad()
+        """Take the step that the others take, with the backward passes that were made for it here, if any."""
+        if not self._counts:
+            self._forget_gradients()
         for optimizer in self._optimizers:
             optimizer.step()
+        self._forget_gradients()  # The loop, which has not made this step, does not.
         if self._scheduler is not None:
             self._scheduler.step()
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
 
     # ── a step ───────────────────────────────────────────────────────────────────────────────────────────────────────
 

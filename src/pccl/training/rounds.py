@@ -147,7 +147,7 @@ class Rounds(Meetings):
             computed_s=self._meter.so_far_s - computed_s,
             waited_s=self._meter.waited_s,
             reduced_s=self._meter.reduced_s,
-            wants=self.data.batch_size * self._quota,
+            wants=self.data.batch_size * self._quota * max(self.settings.accumulate, self.data.passes),
             ends=self.data.ends,
             taken=taken,
             shards=self.data.shards,

@@ -4,6 +4,7 @@ Owns what users call and look at, saving, and the end of a process that is told 
 rounds are made.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
@@ -50,7 +51,12 @@ class Run(Rounds):
     @property
     def step(self) -> int:
         """The step of the run: that of the last round's end, and those made here since."""
-        return self._round * self.settings.sync_every + self._inner
+        return self._step_of_round + self._inner
+
+    @property
+    def round_step(self) -> int:
+        """Steps made here since the last round's end."""
+        return self._inner
 
     @property
     def communicator(self) -> Communicator:
@@ -108,6 +114,7 @@ class Run(Rounds):
         feedback = None if self._feedback is None else self._feedback.state_dict()
         return {
             "round": self._round,
+            "step": self._step_of_round,
             "settings": dict(self.settings.shared),
             **self._contents.state_dict(),
             "leases": self.data.saved(),
@@ -122,10 +129,13 @@ class Run(Rounds):
             raise UsageError("load_state_dict: load before the run is entered; other peers train already")
         self._contents.load_state_dict(state)
         self._round = int(state["round"])
+        every = int(state["settings"]["sync_every"])  # Before steps were saved, all rounds of a run had as many.
+        self._apart.fill_(state.get("step", self._round * every) - self._round * self.settings.sync_every)
         self.data.words.copy_(state["leases"])
         self.data.unpack()
         if self._scheduler is not None and state["scheduler"] is not None:
             self._scheduler.load_state_dict(state["scheduler"])
+        self._bring_scheduler(self.step)  # It was saved within a step, after which the loop has stepped it.
         alike = all(state["settings"].get(name) == self.settings.shared[name] for name in _DIVIDING)
         if self._feedback is not None and state["feedback"] is not None and alike:
             residuals = {tag: each.numpy() for tag, each in state["feedback"].items()}
@@ -133,11 +143,13 @@ class Run(Rounds):
 
     def checkpoint(self, folder: str, every: int = 1, keep: int = KEEP) -> None:
         """Save after each round whose number `every` divides, beside the training; only the newest `keep` files stay.
-        Also what SIGTERM saves."""
+        Also what SIGTERM saves. Checkpoints of later rounds than the run's are put aside when it is entered."""
         for name, value in (("every", every), ("keep", keep)):
             if not isinstance(value, int) or value < 1:
                 raise UsageError(f"checkpoint: {name} must be an integer from 1 on, got {value!r}")
         self._saver = self._contents.saver(folder, every, keep)
+        if self._synced:
+            self._saver.put_aside(self._round)
 
     def resume(self, folder: str) -> bool:
         """Load the newest checkpoint of a folder, before the run is entered; False if there is none."""
@@ -155,7 +167,8 @@ class Run(Rounds):
 
     def __enter__(self) -> Self:
         self._meter.begin()
-        self._state = self._contents.shared_state(self._round, self.data.words)
+        self._guards.attach()
+        self._state = self._contents.shared_state(self._round, self._books)
         self._bring()
         with self._naming_settings():
             self._group.join(self._state)
@@ -163,6 +176,8 @@ class Run(Rounds):
             self._guarded(lambda: self._meet(admit=False))
             self._attach()
             self._notice.watch(self._group.give_up)
+            if self._saver is not None:
+                self._saver.put_aside(self._round)
         except BaseException:
             self.leave()
             raise
@@ -185,6 +200,7 @@ class Run(Rounds):
     def leave(self) -> None:
         """Leave the run; the model stays as it is. Leaving the `with` block does the same, after what is under way."""
         self._contents.detach()
+        self._guards.detach()
         self._notice.unwatch()
         self._group.end()  # First: what is under way would last until the slowest peer has come to it.
         self._drop_flights()
@@ -233,7 +249,8 @@ class Run(Rounds):
     def _save_and_exit(self) -> NoReturn:
         saver = self._saver
         if saver is not None:
-            saver.finish()
+            with contextlib.suppress(OSError):  # It was logged, and this one may do better.
+                saver.finish()
             saver.save(self._round, self.state_dict())
         self._drop_flights()  # The others would have to reduce again; when the time is over, the run is left anyway.
         self.leave()
@@ -241,6 +258,8 @@ class Run(Rounds):
 
     def finish_round(self) -> None:
         """End this peer's part in the round now, with the steps that it has made."""
+        if not self._inner:
+            self.data.outran()
         self._meter.stop()
         self._guarded(self._rush)
         self._meter.start()

@@ -51,6 +51,7 @@ class Options(TypedDict, total=False):
     warmup_steps: int
     notice_s: float
     patience_s: float | None
+    accumulate: int
 
 
 class ParallelOptions(TypedDict, total=False):
@@ -114,7 +115,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     """When others have waited for this peer so long, it contributes what it has at the end of its next step. It learns
     of them within two seconds. None: it makes all its steps."""
     accumulate: int = 1
-    """Of `DataParallel`: backward passes of a step."""
+    """Backward passes of a step, for each of which `run.batches` leases a batch. `DataParallel` must know it. `DiLoCo`
+    learns it, so that without it the first round is shorter."""
 
     @classmethod
     def of(cls, name: str, options: Options) -> "Settings":
@@ -203,6 +205,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             found.append(f"overlap must be a number of steps with fragments, got {self.overlap!r}; 5 is a good one")
         if self.eager and self.overlap != "round":
             found.append(f'eager is for overlap="round", got overlap={self.overlap!r}; leave it out')
+        if self.mix and self.overlap == "round":
+            found.append(f'mix must be 0 with overlap="round", which keeps nothing of a round, got {self.mix!r}')
+        if self.warmup_steps and self.join == "holder":
+            found.append(
+                'warmup_steps must be 0 with join="holder", where an optimizer begins with the state of another one, '
+                f'got {self.warmup_steps!r}; pass join="fresh" as well'
+            )
         return found
 
     def _codec(self) -> list[str]:

@@ -4,8 +4,9 @@ Owns the names of these tensors, which are the same on every peer that builds th
 communicators or elections.
 """
 
+import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -66,6 +67,19 @@ def in_memory_order(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]
     return f"{name} with axes {','.join(str(axis) for axis in order if sizes[axis] != 1)}", view
 
 
+def shapes_of(tensors: Any) -> dict[str, tuple[int, ...]]:
+    """By name; of what is no dict of tensors, none."""
+    return {name: tuple(each.shape) for name, each in tensors.items()} if isinstance(tensors, dict) else {}
+
+
+def fits(kind: str, mine: dict[str, tuple[int, ...]], theirs: dict[str, tuple[int, ...]]) -> None:
+    """Raises `UsageError` that names what of a saved state is not as here."""
+    other = next((name for name in {**mine, **theirs} if mine.get(name) != theirs.get(name)), None)
+    if other is not None:
+        must = f"hold {other!r} of shape {mine[other]}" if other in mine else f"not hold {other!r}"
+        raise UsageError(f"load_state_dict: {kind} must {must}, as the model here does; load another checkpoint")
+
+
 def unwrapped(module: nn.Module) -> nn.Module:
     """Without what it was compiled or wrapped for data parallelism in. By type: a child may have any name."""
     while True:
@@ -102,15 +116,43 @@ def make_state(optimizer: optim.Optimizer) -> None:
     are for steps that are taken."""
     if any(optimizer.state.values()):
         return
+
+    def make(parameter: torch.Tensor) -> None:
+        if parameter.requires_grad:
+            _make_state_of(optimizer, parameter)
+
+    _one_by_one(optimizer, make)
+
+
+def renew_state(optimizer: optim.Optimizer) -> None:
+    """Set the state to what it is before the first step, in the memory in which it lies: a graph of the device may have
+    captured that. A state that only a step of the loop makes is none after it."""
+
+    def renew(parameter: torch.Tensor) -> None:
+        before = optimizer.state.pop(parameter, None)
+        if not before:
+            return
+        with contextlib.suppress(UsageError):
+            _make_state_of(optimizer, parameter)
+        state = optimizer.state[parameter]
+        for key, value in state.items():
+            kept = before.get(key)
+            if isinstance(value, torch.Tensor) and isinstance(kept, torch.Tensor) and kept.shape == value.shape:
+                state[key] = kept.copy_(value)
+
+    _one_by_one(optimizer, renew)
+
+
+def _one_by_one(optimizer: optim.Optimizer, act: Callable[[torch.Tensor], None]) -> None:
+    """For each of its parameters, while it has that one alone, and no hooks."""
     hooks = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
     optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
     groups = optimizer.param_groups
     try:
         for group in groups:
             for parameter in group["params"]:
-                if parameter.requires_grad:
-                    optimizer.param_groups = [{**group, "params": [parameter]}]
-                    _make_state_of(optimizer, parameter)
+                optimizer.param_groups = [{**group, "params": [parameter]}]
+                act(parameter)
     finally:
         optimizer.param_groups = groups
         optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks = hooks

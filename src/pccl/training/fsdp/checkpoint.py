@@ -8,17 +8,24 @@ import contextlib
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load as load_together
 from torch.distributed.checkpoint.state_dict_saver import save as save_together
 
+from pccl import UsageError
 from pccl.training.checkpoint import Saver, forget_left, load, log, settle, write
 from pccl.training.fsdp.node import Node
+from pccl.training.optimizers import check_kinds
+from pccl.training.state import fits, shapes_of
 
 NAME = "round-{:09d}"
 PATTERN = "round-" + "[0-9]" * 9
@@ -50,6 +57,14 @@ class ShardedSaver(Saver):
             return
         self.begin(round, state)
 
+    def _found(self) -> list[Path]:
+        return found(self._folder)
+
+    def put_aside(self, round: int) -> None:
+        """One rank does it for all."""
+        if self._node.place == 0:
+            super().put_aside(round)
+
     def finish(self) -> None:
         """Wait until what was begun is written, unless a rank hangs."""
         if self._node.lost and self.busy:
@@ -67,6 +82,7 @@ class ShardedSaver(Saver):
                 for old in found(self._folder)[self._keep :]:
                     shutil.rmtree(old, ignore_errors=True)  # Another node of this machine removes it, too.
                 forget_left(self._folder, BESIDE)
+            self._failed = None
         except (OSError, CheckpointException, RuntimeError) as error:
             log.error("the checkpoint of round %d could not be written to %s: %s", round, self._folder, error)
             self._failed = error if isinstance(error, OSError) else OSError(str(error))
@@ -120,23 +136,44 @@ def found(folder: Path) -> list[Path]:
 
 
 def newest(folder: str | os.PathLike[str], node: Node, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
-    """The newest checkpoint that all ranks can read, in a state as `make` has them; None if there is none."""
+    """The newest checkpoint that all ranks can read, in a state as `make` has them; None if there is none. Raises
+    `UsageError` if it is of another model."""
     names = node.exchange("\n".join(each.name for each in found(Path(folder))).encode())[0].decode()
-    for name in names.split():
-        state, error = make(), ""
-        try:
-            _read(Path(folder) / name, node, state)
-        except (Exception, CheckpointException) as cause:  # Torch raises whatever its parts do: not this one.
-            error = str(cause) or repr(cause)
-        errors = [each.decode() for each in node.exchange(error.encode())]
-        if not any(errors):
+    for path in (Path(folder) / name for name in names.split()):
+        state = make()
+        error = _all(node, partial(_look, path, state)) or _all(node, partial(_read, path, node, state))
+        if not error:
             return state
-        log.error("%s cannot be read (%s): the one before it is tried", Path(folder) / name, next(filter(None, errors)))
+        log.error("%s cannot be read (%s): the one before it is tried", path, error)
     return None
+
+
+def _all(node: Node, act: Callable[[], None]) -> str:
+    """Why a rank cannot do this; empty if all have done it. Raises `UsageError` on all of them if one does."""
+    told = ("", False)
+    try:
+        act()
+    except (Exception, CheckpointException) as cause:  # Torch raises whatever its parts do: not this one.
+        told = (str(cause) or repr(cause), isinstance(cause, UsageError))
+    all_told = [msgspec.msgpack.decode(each) for each in node.exchange(msgspec.msgpack.encode(told))]
+    error, refused = max(all_told, key=lambda each: (each[1], bool(each[0])))
+    if refused:
+        raise UsageError(error)
+    return str(error)
+
+
+def _look(path: Path, state: dict[str, Any]) -> None:
+    """Whether it is of the model here. Torch takes what is missing for what cannot be read."""
+    run, saved = load(path / "run.pt"), FileSystemReader(path).read_metadata().state_dict_metadata
+    check_kinds(state["kinds"], run.get("kinds"))
+    theirs = {name: tuple(each.size) for name, each in saved.items() if isinstance(each, TensorStorageMetadata)}
+    tensors = state[TENSORS]
+    fits(str(path), shapes_of(tensors), theirs)
+    state.clear()  # What an older checkpoint does not have is not that of this process.
+    state.update({TENSORS: tensors, **run})
 
 
 def _read(path: Path, node: Node, state: dict[str, Any]) -> None:
     load_together(state[TENSORS], checkpoint_id=path, process_group=node.group)
-    state.update(load(path / "run.pt"))
     own = path / f"rank-{node.place}-of-{node.size}.pt"
     state[OWN] = load(own)[OWN] if own.exists() else None

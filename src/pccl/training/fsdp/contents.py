@@ -21,9 +21,10 @@ from pccl.training.contents import Contents, Named, is_sharded, split
 from pccl.training.fsdp.checkpoint import TENSORS, ShardedSaver, newest
 from pccl.training.fsdp.group import NodeGroup
 from pccl.training.fsdp.node import node_of
+from pccl.training.optimizers import check_kinds, kinds_of
 from pccl.training.outer import Fragment
 from pccl.training.settings import Settings
-from pccl.training.state import make_state, unwrapped
+from pccl.training.state import fits, make_state, shapes_of, unwrapped
 
 
 def local(tensor: Any) -> torch.Tensor:
@@ -81,9 +82,9 @@ class ShardedContents(Contents):
         _reshard(self._model)
         super()._check_parameters()
 
-    def _agreed(self) -> Iterator[tuple[str, str]]:
-        yield "ranks of a node", self.node.shape
-        yield from super()._agreed()
+    def agreed(self) -> dict[str, str]:
+        """The shape of the mesh, too."""
+        return {"ranks of a node": self.node.shape, **super().agreed()}
 
     def buffer_values(self) -> torch.Tensor:
         """Of this node: the mean of its ranks', of integers the largest."""
@@ -115,7 +116,8 @@ class ShardedContents(Contents):
         are. A device that a model just fits on has no room for another one of it."""
         groups = [[_plain(group) for group in each.param_groups] for each in self._optimizers]
         tensors = {name: self._copied(each) for name, each in self._saved()}
-        return {TENSORS: tensors, "groups": groups, "ranks": self.node.shape}
+        kinds, values = kinds_of(self._optimizers), self._held.values()
+        return {TENSORS: tensors, "groups": groups, "kinds": kinds, "values": values, "ranks": self.node.shape}
 
     def _copied(self, tensor: torch.Tensor) -> torch.Tensor:
         here = local(tensor).detach().to("cpu", copy=True)
@@ -128,26 +130,31 @@ class ShardedContents(Contents):
         wholes = [(f"frozen.{name}", path) for name, path, each in self._places if not each.requires_grad]
         yield from ((name, self._model.get_parameter(path).detach()) for name, path in wholes)
         yield from ((f"buffer.{name}", self._model.get_buffer(path)) for name, path in self._buffer_places)
+        self._make_all_states()
+        yield from self._held.tensors()
+
+    def _make_all_states(self) -> None:
         for optimizer in self._optimizers:
             make_state(optimizer)
-        yield from self._states()
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises `UsageError` if it is of another model, before anything is changed."""
-        mine, theirs = dict(self._saved()), state.get(TENSORS)
-        shapes = {name: tuple(each.shape) for name, each in mine.items()}
-        if not isinstance(theirs, dict) or shapes != {name: tuple(each.shape) for name, each in theirs.items()}:
-            raise UsageError("load_state_dict: the state must be of the model here, sharded as it is; load another one")
+        check_kinds(kinds_of(self._optimizers), state.get("kinds"))
+        mine, theirs = dict(self._saved()), state.get(TENSORS, {})
+        fits(TENSORS, shapes_of(mine), shapes_of(theirs))
         for name, tensor in mine.items():
             local(tensor).copy_(local(theirs[name]))
         for optimizer, groups in zip(self._optimizers, state["groups"], strict=True):
             for group, saved in zip(optimizer.param_groups, groups, strict=True):
                 group.update(saved)
+        self._held.put(state.get("values", {}))  # Versions before this one did not save them.
         self.take_over()
 
     def saver(self, folder: str, every: int, keep: int) -> ShardedSaver:
         """What writes states of the run, all ranks together."""
+        self._make_all_states()
+        self._held.values()  # An optimizer that cannot be saved is refused here, and not when a round has ended.
         return ShardedSaver(folder, every, keep, self.node)
 
     def newest(self, folder: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any] | None:
@@ -188,8 +195,8 @@ class ShardedContents(Contents):
 
     # ── ranks that hold the same shards ──────────────────────────────────────────────────────────────────────────────
 
-    def _equal(self, leases: torch.Tensor) -> Named:
-        return super()._equal(leases) if not self.node.copy else [("leases", leases)]
+    def _equal(self, books: Named) -> Named:
+        return super()._equal(books) if not self.node.copy else books
 
     def _free(self) -> Named:
         return super()._free() if not self.node.copy else []
@@ -199,6 +206,7 @@ class ShardedContents(Contents):
         self.node.equalise(
             [each for _, each in self._alike() + self._frozen + self._buffers + self._optimizer_tensors()]
         )
+        self._held.unpack()
         for fragment in self._outer:
             fragment.changed()
             fragment.write()

@@ -304,11 +304,12 @@ class NodeGroup(Group):
         if isinstance(self._codec, ErrorFeedback):
             self._codec.take_back(fragment)
 
-    def roll_call(self, tag: int, packed: torch.Tensor) -> Landed:
-        """The rows of all nodes."""
+    def roll_call(self, packed: torch.Tensor, least: int) -> Landed:
+        """The rows of all nodes, but for those whose settings differ, such as the number of their ranks: these have no
+        peer in some groups, which must not be taken for one that was lost."""
 
         def call() -> Landed:
-            return super(NodeGroup, self).roll_call(tag, packed)
+            return super(NodeGroup, self).roll_call(packed, least)
 
         return self.settled(call, lambda me: call())
 
