@@ -4,6 +4,7 @@ from typing import Any
 
 from pccl.core.master.lanes import Lanes
 from pccl.core.master.widths import Widths
+from pccl.core.rules import lanes as rules
 from pccl.core.rules.lanes import Tuner
 from tests.simulation.mutants.mutant import Mutant
 
@@ -31,7 +32,11 @@ def _until_one_is_done(self: Any, group: int) -> bool:
     return burst is not None and not burst.flows
 
 
-_JUDGE = Tuner.judge
+def _after_one_look(looks: Any) -> float:
+    return max((each.rate for each in looks), default=0.0)
+
+
+_JUDGE, _NEVER = Tuner.judge, 1 << 60
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "more lanes than descriptors": (
@@ -46,4 +51,13 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "try the same number again at once": (
         Mutant("a change that brought nothing is held for a while", Tuner, "_go_back", _go_back_and_try_again),
     ),
+    "grow though a queue stands": (
+        Mutant("no queue stands where more lanes are tried", rules, "QUEUE_SHARE", float(_NEVER), first=240),
+    ),
+    "take every loss for what limits": (
+        Mutant("lanes are as slow as losses make them", rules, "FAR", _NEVER, first=110),
+    ),
+    "never shrink": (Mutant("where nothing is lost for long fewer are tried", rules, "QUIET", _NEVER, first=140),),
+    "judge after one look": (Mutant("what is compared is as warm", rules, "to_beat", _after_one_look, first=380),),
+    "no UNLIKE limit": (Mutant("a change that cannot be judged is taken back", rules, "UNLIKE", _NEVER, first=370),),
 }
