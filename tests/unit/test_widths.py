@@ -5,10 +5,12 @@ import pytest
 
 from pccl.core.fields import Flow, Identity
 from pccl.core.master import sync as syncs
+from pccl.core.master.widths import WIDE_MESH_MAX
 from pccl.core.messages.both import Ping
 from pccl.core.messages.to_master import Done, Failed, Fetch, Join, LinkDown, SyncEnded, SyncState, VoteTopology
 from pccl.core.messages.to_peer import Abort, Outcome, Start, StartSync
 from pccl.core.rules.lanes import ALONE_TRIPS, FACTOR, LOOKS
+from pccl.core.rules.ring import pair
 from pccl.types import PeerId, SharedStateSyncStrategy
 from tests.unit.wide import (
     EXHAUSTED,
@@ -130,6 +132,35 @@ def test_nor_do_lanes_beyond_the_ring_which_are_fewer(wide: Group, monkeypatch: 
         wide.send(connection, SyncEnded(start.attempt, "", Flow() if connection == 3 else PRESSED))
     wide.stand()
     assert wide.lanes() == {WIDE}, "it was twice as fast as what the ring did with fewer"
+
+
+@pytest.mark.parametrize("size", [WIDE_MESH_MAX, WIDE_MESH_MAX + 1])
+def test_links_beside_the_ring_are_as_wide_in_small_groups_alone(size: int) -> None:
+    group = three()
+    ends = dict(PEERS)
+    for connection in range(len(PEERS) + 1, size + 1):
+        ends[connection] = PeerId(f"peer {connection}")
+        group.send(connection, Join(Identity(ends[connection], 0, "h", connection, 0, lanes_max=MOST)))
+        for member in list(ends)[:-1]:
+            group.send(member, VoteTopology())
+        group.stand()
+    group.stand()
+    group.take(Start)
+    group.vote(0, dict.fromkeys(ends, 0))
+    start = group.take(Start)[0][1]
+    assert isinstance(start, Start)
+    group.now += RUN_S
+    for connection in ends:
+        group.send(connection, Done(start.tag, start.attempt, b"", PRESSED))
+    group.stand()
+    ring = group.master.roster.ring(0)
+    links = [(connection, link) for connection in ends for link in group.links[connection].values()]
+    pairs = {pair(ends[connection], link.peer): link.lanes for connection, link in links}
+    neighbours = {pair(*each) for each in zip(ring, (*ring[1:], ring[0]), strict=True)}
+    beside = {lanes for two, lanes in pairs.items() if two not in neighbours}
+    assert len(ring) == size
+    assert {pairs[each] for each in neighbours} == {WIDE}
+    assert beside == {WIDE if size <= WIDE_MESH_MAX else LEAST}
 
 
 # ── what is on its way ───────────────────────────────────────────────────────────────────────────────────────────────
