@@ -14,8 +14,9 @@ the library's own choice. Gloo takes part at 16 MiB only, and is stopped after t
 host to the next one, all at once, with several numbers of streams: the best of these is the limit.
 
 Prints a JSON line per case, rival and size, then a table: the median, the time of the first all-reduce of the size and
-of the first one after a silence, the share of the hosts' rate (2(N-1)/N of the tensor, in each direction, votes
-included) and of the limit, and round trips for 4 KB.
+of the first one after a silence, the share of the slowest host's rate (2(N-1)/N of the tensor, in each direction, votes
+included) and of the limit, and round trips for 4 KB. A cell that fails leaves the others to be measured, and ends the
+program with 1 thereafter.
 """
 
 import argparse
@@ -138,7 +139,7 @@ def line(cell: Cell, rival: Fleet, nbytes: int, turns: Turns, limits: dict[int, 
         "first_s": round(turns.first_s, 4),
         "silent_s": None if turns.silent_s is None else round(turns.silent_s, 4),
         "mbit": round(mbit, 1),
-        "share_of_rate": round(mbit / wan.rate_mbit, 3),
+        "share_of_rate": round(mbit / wan.slowest_mbit, 3),
         "iperf_mbit": {str(streams): round(rate, 1) for streams, rate in limits.items()},
         "share_of_limit": round(mbit / max(limits.values()), 3) if limits else None,
         "round_trips": round(median_s / (wan.round_trip_ms / 1e3), 2),
@@ -148,8 +149,8 @@ def line(cell: Cell, rival: Fleet, nbytes: int, turns: Turns, limits: dict[int, 
     }
 
 
-def run_case(cell: Cell, arguments: argparse.Namespace) -> list[Line]:
-    lines: list[Line] = []
+def run_case(cell: Cell, arguments: argparse.Namespace, lines: list[Line]) -> None:
+    """Adds to the lines as it goes on, so that those before a failure are in the table."""
 
     def tell(found: Line) -> None:
         lines.append(found)
@@ -162,7 +163,7 @@ def run_case(cell: Cell, arguments: argparse.Namespace) -> list[Line]:
         if cell.state:
             for size in arguments.mb:
                 tell(state_line(cell, lab, size << 20, arguments.rounds, limits))
-            return lines
+            return
         with contextlib.ExitStack() as stack:
             fleets = start_all(stack, lab, arguments)
             for nbytes in [SMALL_BYTES, *(size << 20 for size in arguments.mb)]:
@@ -174,7 +175,6 @@ def run_case(cell: Cell, arguments: argparse.Namespace) -> list[Line]:
                     tell(line(cell, rival, nbytes, measured[rival.name], limits))
         if arguments.gloo:
             tell(gloo_line(cell, lab, limits))
-    return lines
 
 
 def state_line(cell: Cell, lab: WanLab, nbytes: int, rounds: int, limits: dict[int, float]) -> Line:
@@ -240,14 +240,16 @@ def main() -> None:
     except ValueError as error:
         raise SystemExit(str(error)) from error
     lines: list[Line] = []
+    failed: list[str] = []
     for cell in chosen:
         try:
-            lines += run_case(cell, arguments)
+            run_case(cell, arguments, lines)
         except (LabFailed, RivalFailed, IperfFailed) as error:
-            print(f"{cell.name}: {error}", file=sys.stderr)
-    if not lines:
-        raise SystemExit(1)
+            failed.append(f"{cell.name}: {error}")
+            print(failed[-1], file=sys.stderr, flush=True)
     table(lines)
+    if failed:
+        raise SystemExit("\n".join([f"{len(failed)} of {len(chosen)} cells failed:", *failed]))
 
 
 if __name__ == "__main__":
