@@ -1,11 +1,12 @@
 """All-reduce over an emulated wide-area network: how much of each host's rate, and of what plain TCP streams carry.
 
-    sudo python bench/wan.py [--cases 2x1000 4x400] [--lanes 0 1 4 8 16] [--mb 64 256] [--rounds 2] [--gloo]
-    sudo python bench/wan.py --cases 2x200 4x200 --codecs none int8 int4 --mb 256
-    sudo python bench/wan.py --cases 2x1000 --tls --rounds 7
-    sudo python bench/wan.py --cases 2x100-80ms-cubic-loss0.1 --iperf 1 4 16 64 --gloo --silence 60 --rounds 5
-    sudo python bench/wan.py --cases twelve --iperf 1 4 16 64 --gloo --mb 16 64 256 --rounds 5; robust without Gloo
-    sudo python bench/wan.py --cases 4x100-80ms-cubic-loss0.1-state --iperf 1 4 16 64 --mb 64
+    sudo .venv/bin/python bench/wan.py [--cases 2x1000 4x400] [--lanes 0 1 4 8 16] [--mb 64 256] [--rounds 2] [--gloo]
+    sudo .venv/bin/python bench/wan.py --cases 2x200 4x200 --codecs none int8 int4 --mb 256
+    sudo .venv/bin/python bench/wan.py --cases 2x1000 --tls --rounds 7
+    sudo .venv/bin/python bench/wan.py --cases 2x100-80ms-cubic-loss0.1 --iperf 1 4 16 64 --gloo --silence 60 --rounds 5
+    sudo .venv/bin/python bench/wan.py --cases twelve --iperf 1 4 16 64 --gloo --mb 16 64 256 --rounds 5
+    sudo .venv/bin/python bench/wan.py --cases robust --mb 64
+    sudo .venv/bin/python bench/wan.py --cases 4x100-80ms-cubic-loss0.1-state --iperf 1 4 16 64 --mb 64
 
 Hosts are network namespaces of their own (see `wanlab`), and the master runs on the first of them. `2x1000` is two
 hosts that send 1000 Mbit/s each; what else a case may have is in `wan_cells`. Every number of lanes gets its own master
