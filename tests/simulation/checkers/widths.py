@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tests.simulation.plane import Part
     from tests.simulation.theatre import Theatre
 
-FREE_CHANGES, CHANGE_S = 8, 20.0
+FREE_CHANGES, CHANGE_S = 6, 40.0
 """Changes of one pair's lanes for nothing, and one more in so much time: a wrong one holds the next up for a minute."""
 
 WASTED_RUNS_MAX = 6

@@ -18,13 +18,13 @@ def _judge_without_bound(self: Any, seen: Any, most: int, now: float) -> str:
     return _JUDGE(self, seen, 64, now)
 
 
-def _keep(self: Any, change: Any, seen: Any, now: float) -> str:
-    self._change = None
+def _keep(self: Any, looks: Any, now: float) -> str:
+    self.before = 0
     return ""
 
 
-def _go_back_and_try_again(self: Any, lanes: int, now: float, rates: Any) -> None:
-    self._restore(lanes, rates)
+def _go_back_and_try_again(self: Any, now: float, rest_s: float) -> None:
+    _GO_BACK(self, now, 0.0)
 
 
 def _until_one_is_done(self: Any, group: int) -> bool:
@@ -36,7 +36,7 @@ def _after_one_look(looks: Any) -> float:
     return max((each.rate for each in looks), default=0.0)
 
 
-_JUDGE, _NEVER = Tuner.judge, 1 << 60
+_JUDGE, _GO_BACK, _NEVER = Tuner.judge, Tuner._go_back, 1 << 60
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "more lanes than descriptors": (
@@ -47,9 +47,11 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
         Mutant("nothing runs over a link that is made again", Lanes, "_runs", _until_one_is_done),
     ),
     "ignore the number of the user": (Mutant("it is obeyed", Lanes, "_asked", lambda self, group: False),),
-    "keep lanes that bring nothing": (Mutant("the rate decides", Tuner, "_verify", _keep),),
+    "keep lanes that bring nothing": (Mutant("the rate decides", Tuner, "_verify", _keep, first=370),),
     "try the same number again at once": (
-        Mutant("a change that brought nothing is held for a while", Tuner, "_go_back", _go_back_and_try_again),
+        Mutant(
+            "a change that brought nothing is held for a while", Tuner, "_go_back", _go_back_and_try_again, first=285
+        ),
     ),
     "grow though a queue stands": (
         Mutant("no queue stands where more lanes are tried", rules, "QUEUE_SHARE", float(_NEVER), first=240),
