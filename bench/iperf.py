@@ -24,18 +24,19 @@ class IperfFailed(Exception):
 
 
 def best(lab: WanLab, streams: list[int], seconds: int, pairs: list[tuple[int, int]] | None = None) -> dict[int, float]:
-    """By number of streams: what the receivers got, in Mbit/s, on average over all senders. `pairs`: who sends to
-    whom; otherwise each host to the next one, so that with two both directions are in use."""
+    """By number of streams: what the receivers got, in Mbit/s. `pairs`: who sends to whom, of which the mean counts;
+    otherwise each host to the next one, so that with two both directions are in use, and of these the least, for a ring
+    is as fast as its slowest link."""
     if shutil.which("iperf3") is None:
         raise IperfFailed("iperf3 must be installed: apt-get install iperf3")
     hosts = lab.wan.hosts
-    return {
-        each: _run(lab, each, seconds, pairs or [(host, (host + 1) % hosts) for host in range(hosts)])
-        for each in streams
-    }
+    ring = [(host, (host + 1) % hosts) for host in range(hosts)]
+    kind = statistics.mean if pairs else min
+    return {each: kind(_run(lab, each, seconds, pairs or ring)) for each in streams}
 
 
-def _run(lab: WanLab, streams: int, seconds: int, pairs: list[tuple[int, int]]) -> float:
+def _run(lab: WanLab, streams: int, seconds: int, pairs: list[tuple[int, int]]) -> list[float]:
+    """What each of them got."""
     with contextlib.ExitStack() as stack:
         for place, (_, to) in enumerate(pairs):
             _serve(stack, lab, to, PORT + place)
@@ -44,7 +45,7 @@ def _run(lab: WanLab, streams: int, seconds: int, pairs: list[tuple[int, int]]) 
     for report in reports:
         if "error" in report or "end" not in report:
             raise IperfFailed(f"iperf3 with {streams} streams: {report.get('error', 'no report')}")
-    return statistics.mean(report["end"]["sum_received"]["bits_per_second"] for report in reports) / 1e6
+    return [report["end"]["sum_received"]["bits_per_second"] / 1e6 for report in reports]
 
 
 def _serve(stack: contextlib.ExitStack, lab: WanLab, host: int, port: int) -> None:

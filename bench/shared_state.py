@@ -1,7 +1,7 @@
 """Shared state: hashing, manifests, a pull from one to three holders, and the public call with real peers.
 
     python bench/shared_state.py [--bytes 1G] [--holders 1 2 3] [--lanes 2] [--rounds 3]
-    sudo python bench/shared_state.py --wan [--bytes 256M] [--rounds 3]
+    sudo .venv/bin/python bench/shared_state.py --wan [--bytes 256M] [--rounds 3]
 
 On one machine: holders are processes of their own, each with the whole state in 64 entries; the requester, this
 process, begins with zeros in every round. The links are loopback, so what is measured is CPU: all holders and the

@@ -1,11 +1,12 @@
 """All-reduce over an emulated wide-area network: how much of each host's rate, and of what plain TCP streams carry.
 
-    sudo python bench/wan.py [--cases 2x1000 4x400] [--lanes 0 1 4 8 16] [--mb 64 256] [--rounds 2] [--gloo]
-    sudo python bench/wan.py --cases 2x200 4x200 --codecs none int8 int4 --mb 256
-    sudo python bench/wan.py --cases 2x1000 --tls --rounds 7
-    sudo python bench/wan.py --cases 2x100-80ms-cubic-loss0.1 --iperf 1 4 16 64 --gloo --silence 60 --rounds 5
-    sudo python bench/wan.py --cases twelve --iperf 1 4 16 64 --gloo --mb 16 64 256 --rounds 5; robust without Gloo
-    sudo python bench/wan.py --cases 4x100-80ms-cubic-loss0.1-state --iperf 1 4 16 64 --mb 64
+    sudo .venv/bin/python bench/wan.py [--cases 2x1000 4x400] [--lanes 0 1 4 8 16] [--mb 64 256] [--rounds 2] [--gloo]
+    sudo .venv/bin/python bench/wan.py --cases 2x200 4x200 --codecs none int8 int4 --mb 256
+    sudo .venv/bin/python bench/wan.py --cases 2x1000 --tls --rounds 7
+    sudo .venv/bin/python bench/wan.py --cases 2x100-80ms-cubic-loss0.1 --iperf 1 4 16 64 --gloo --silence 60 --rounds 5
+    sudo .venv/bin/python bench/wan.py --cases twelve --iperf 1 4 16 64 --gloo --mb 16 64 256 --rounds 5
+    sudo .venv/bin/python bench/wan.py --cases robust --mb 64
+    sudo .venv/bin/python bench/wan.py --cases 4x100-80ms-cubic-loss0.1-state --iperf 1 4 16 64 --mb 64
 
 Hosts are network namespaces of their own (see `wanlab`), and the master runs on the first of them. `2x1000` is two
 hosts that send 1000 Mbit/s each; what else a case may have is in `wan_cells`. Every number of lanes gets its own master
@@ -14,8 +15,9 @@ the library's own choice. Gloo takes part at 16 MiB only, and is stopped after t
 host to the next one, all at once, with several numbers of streams: the best of these is the limit.
 
 Prints a JSON line per case, rival and size, then a table: the median, the time of the first all-reduce of the size and
-of the first one after a silence, the share of the hosts' rate (2(N-1)/N of the tensor, in each direction, votes
-included) and of the limit, and round trips for 4 KB.
+of the first one after a silence, the share of the slowest host's rate (2(N-1)/N of the tensor, in each direction, votes
+included) and of the limit, and round trips for 4 KB. A cell that fails leaves the others to be measured, and ends the
+program with 1 thereafter.
 """
 
 import argparse
@@ -138,7 +140,7 @@ def line(cell: Cell, rival: Fleet, nbytes: int, turns: Turns, limits: dict[int, 
         "first_s": round(turns.first_s, 4),
         "silent_s": None if turns.silent_s is None else round(turns.silent_s, 4),
         "mbit": round(mbit, 1),
-        "share_of_rate": round(mbit / wan.rate_mbit, 3),
+        "share_of_rate": round(mbit / wan.slowest_mbit, 3),
         "iperf_mbit": {str(streams): round(rate, 1) for streams, rate in limits.items()},
         "share_of_limit": round(mbit / max(limits.values()), 3) if limits else None,
         "round_trips": round(median_s / (wan.round_trip_ms / 1e3), 2),
@@ -148,8 +150,8 @@ def line(cell: Cell, rival: Fleet, nbytes: int, turns: Turns, limits: dict[int, 
     }
 
 
-def run_case(cell: Cell, arguments: argparse.Namespace) -> list[Line]:
-    lines: list[Line] = []
+def run_case(cell: Cell, arguments: argparse.Namespace, lines: list[Line]) -> None:
+    """Adds to the lines as it goes on, so that those before a failure are in the table."""
 
     def tell(found: Line) -> None:
         lines.append(found)
@@ -162,7 +164,7 @@ def run_case(cell: Cell, arguments: argparse.Namespace) -> list[Line]:
         if cell.state:
             for size in arguments.mb:
                 tell(state_line(cell, lab, size << 20, arguments.rounds, limits))
-            return lines
+            return
         with contextlib.ExitStack() as stack:
             fleets = start_all(stack, lab, arguments)
             for nbytes in [SMALL_BYTES, *(size << 20 for size in arguments.mb)]:
@@ -174,7 +176,6 @@ def run_case(cell: Cell, arguments: argparse.Namespace) -> list[Line]:
                     tell(line(cell, rival, nbytes, measured[rival.name], limits))
         if arguments.gloo:
             tell(gloo_line(cell, lab, limits))
-    return lines
 
 
 def state_line(cell: Cell, lab: WanLab, nbytes: int, rounds: int, limits: dict[int, float]) -> Line:
@@ -240,14 +241,16 @@ def main() -> None:
     except ValueError as error:
         raise SystemExit(str(error)) from error
     lines: list[Line] = []
+    failed: list[str] = []
     for cell in chosen:
         try:
-            lines += run_case(cell, arguments)
+            run_case(cell, arguments, lines)
         except (LabFailed, RivalFailed, IperfFailed) as error:
-            print(f"{cell.name}: {error}", file=sys.stderr)
-    if not lines:
-        raise SystemExit(1)
+            failed.append(f"{cell.name}: {error}")
+            print(failed[-1], file=sys.stderr, flush=True)
     table(lines)
+    if failed:
+        raise SystemExit("\n".join([f"{len(failed)} of {len(chosen)} cells failed:", *failed]))
 
 
 if __name__ == "__main__":

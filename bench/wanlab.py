@@ -78,6 +78,11 @@ class Wan:
         """What its access link sends, in Mbit/s."""
         return self.rates_mbit[host] if self.rates_mbit else self.rate_mbit
 
+    @property
+    def slowest_mbit(self) -> float:
+        """What a ring of all hosts cannot exceed."""
+        return min(self.rate(host) for host in range(self.hosts))
+
     def delay_s(self, host: int, to: int) -> float:
         """On the way from one to another."""
         return (self.round_trips_ms[host][to] if self.round_trips_ms else self.round_trip_ms) / 2e3

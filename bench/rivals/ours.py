@@ -23,6 +23,8 @@ class Ours:
         self.rank = int(settings["rank"])
         self._size = int(settings["size"])
         self._master = str(settings["master"])
+        self._lanes = 0
+        """Of each link that the last all-reduce ran over: 0 before the first, and what is short needs none."""
         self._communicator = Communicator(
             self._master,
             p2p_connection_pool_size=int(settings["lanes"]),
@@ -46,14 +48,15 @@ class Ours:
     def all_reduce(self, values: np.ndarray) -> None:
         codec = self._codec if self._codec != "none" else ""
         op = ReduceOp.AVG if self._codec else ReduceOp.SUM
-        self._communicator.all_reduce(values, op=op, quantize=codec or None)
+        self._lanes = self._communicator.all_reduce(values, op=op, quantize=codec or None).lanes or self._lanes
 
     def close(self) -> None:
         self._communicator.close()
 
     def look(self) -> Facts:
         """How many lanes lead to a neighbour, and under which congestion control: asked of the kernel, since what
-        was meant and what is need not agree."""
+        was meant and what is need not agree. The number is that of the last all-reduce, for links may just be made
+        again; the kernel's before the first."""
         master_port = int(self._master.partition("#")[0].rpartition(":")[2])
         kinds: list[bytes] = []
         hosts: set[str] = set()
@@ -66,7 +69,7 @@ class Ours:
         # In a mesh links lead to all others, which one host does not tell apart.
         neighbours = len(hosts) if len(hosts) > 1 else min(2, self._size - 1)
         return {
-            "lanes": len(kinds) // neighbours,
+            "lanes": self._lanes or len(kinds) // neighbours,
             "congestion": kinds[0].split(b"\0")[0].decode() if kinds else "",
             "repeated_bytes": int(self._communicator.metrics()["pccl_repeated_bytes_total"]),
         }

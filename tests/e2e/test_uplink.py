@@ -3,6 +3,7 @@ their lanes."""
 
 import os
 import socket
+import struct
 import time
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from pccl import Communicator, MasterNode, SharedState, TensorInfo, UsageError
 from pccl.net import sockets
+from pccl.net.pacing import PARCELS_SHARE
+from pccl.net.sockets import SO_MAX_PACING_RATE
 from pccl.uplink import Uplink
 from tests.e2e.pairs import both
 from tests.e2e.test_api import address, connect_two
@@ -71,17 +74,30 @@ def test_a_state_is_served_no_faster(pair):
     assert max(both(pair, call)) >= least_s(NBYTES)
 
 
-def lanes_of_this_process():
-    """The congestion control of every connection between peers of this process."""
-    kinds = []
+def test_lanes_of_parcels_have_their_share_of_the_limit(pair):
+    """They stay in use beside others, so that what is left is what these have."""
+    both(pair, lambda communicator: communicator.all_reduce(np.ones(16, np.float32)))
+    paced = of_this_process(socket.SOL_SOCKET, SO_MAX_PACING_RATE, 8)
+    share = struct.pack("@Q", int(MBPS * 1e6 / 8 * PARCELS_SHARE))
+    assert paced.count(share) == len(pair)
+
+
+def of_this_process(level, option, size):
+    """This option of every connection of this process."""
+    found = []
     for name in os.listdir("/proc/self/fd"):
         try:
             with socket.socket(fileno=os.dup(int(name))) as sock:
                 if sock.family in (socket.AF_INET, socket.AF_INET6):
-                    kinds.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).split(b"\0")[0])
+                    found.append(sock.getsockopt(level, option, size))
         except OSError:
             continue
-    return kinds
+    return found
+
+
+def lanes_of_this_process():
+    """The congestion control of each."""
+    return [each.split(b"\0")[0] for each in of_this_process(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)]
 
 
 def test_the_congestion_control_that_is_asked_for_is_used(monkeypatch):

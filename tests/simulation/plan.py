@@ -202,6 +202,7 @@ def _calm(plan: Plan) -> Plan:
         groups=1,
         lanes=(0,),
         tags=1,
+        short_tags=1,
         faults={},
         hostile=0,
         insiders=0,

@@ -13,6 +13,7 @@ from pccl.core.effects.peer_events import AttemptEnded
 from pccl.core.fields import Flow
 from pccl.types import PeerId
 from tests.simulation.lanes import LaneEnd, LaneKey, returned
+from tests.simulation.pipes import Pipe
 
 if TYPE_CHECKING:
     from tests.simulation.peer_host import PeerHost
@@ -27,9 +28,11 @@ _NEVER = float("inf")
 class Run:
     """One attempt, as all of its participants see it."""
 
-    def __init__(self, attempt: int, size: int) -> None:
+    def __init__(self, attempt: int, size: int, nth: int) -> None:
         self.attempt = attempt
         self.size = size
+        self.nth = nth
+        """Of all runs, in the order of their first starts."""
         self.parts: dict[int, Part] = {}
 
 
@@ -77,6 +80,8 @@ class Plane:
         self._runs: dict[int, Run] = {}
         self._parts: dict[tuple[str, int], Part] = {}
         self._pipe = theatre.plan.pipe
+        self._warm: set[int] = set()
+        """Links that something has run over."""
         self.sent: dict[tuple[PeerId, int], int] = {}
         """What each peer sent in each of its parcels."""
         self._dice = Random(theatre.random.getstate()[1][0] + 5)
@@ -106,7 +111,7 @@ class Plane:
 
     def take_part(self, host: "PeerHost", effect: StartAttempt | StartExchange, size: int, value: int) -> Part:
         """A peer takes part in an attempt."""
-        run = self._runs.setdefault(effect.attempt, Run(effect.attempt, size))
+        run = self._runs.setdefault(effect.attempt, Run(effect.attempt, size, len(self._runs) + 1))
         part = Part(host, effect, run, value)
         if not host.hostile:
             self._theatre.audience.tell("run_started", part)
@@ -154,13 +159,21 @@ class Plane:
 
     def _plan_end(self, run: Run) -> None:
         random, scheduler = self._theatre.random, self._theatre.scheduler
-        duration_s = self.run_s() if self._pipe is None else self._pipe.run_s(lanes_of(next(iter(run.parts.values()))))
+        duration_s = self.run_s() if self._pipe is None else self._piped_s(self._pipe, run)
         total = sum(part.value for part in run.parts.values())
         for part in run.parts.values():
             self.give(part, total)
             part.all_served_at = scheduler.now + duration_s * random.uniform(0.3, 0.8)
             part.next_served_at = scheduler.now + duration_s * random.uniform(0.8, 1.0)
             scheduler.after(duration_s + random.uniform(0.0, 0.1), self._try_success, part)
+
+    def _piped_s(self, pipe: Pipe, run: Run) -> float:
+        """As long as all of it takes over a pipe."""
+        attempts = [each.effect for each in run.parts.values() if isinstance(each.effect, StartAttempt)]
+        links = {effect.to_next[0][0] for effect in attempts}
+        cold = not links <= self._warm
+        self._warm |= links
+        return pipe.run_s(lanes_of(next(iter(run.parts.values()))), run.nth, cold)
 
     def give(self, part: Part, result: int) -> None:
         """A peer has its result, or another one where memory is bad or a neighbour sent it something else."""
@@ -215,7 +228,7 @@ class Plane:
         digest = b"" if cause or part.result is None else part.result.to_bytes(16, "little")
         flow = Flow()
         if self._pipe is not None and not cause and isinstance(part.effect, StartAttempt):
-            flow = self._pipe.flow(lanes_of(part))
+            flow = self._pipe.flow(lanes_of(part), part.run.nth)
         part.host.handle(AttemptEnded(part.effect.tag, part.effect.attempt, cause, broken, digest, flow))
 
     # ── questions ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,24 +1,31 @@
 """Links with more lanes than their group began with: what they carried, what becomes of one that breaks or cannot be
 made, and that the next master goes on with them."""
 
-import msgspec
 import pytest
-from msgspec import structs
 
 from pccl.core.fields import Flow, Identity
-from pccl.core.limits import MasterLimits
 from pccl.core.master import sync as syncs
-from pccl.core.master.master import Master
+from pccl.core.master.widths import WIDE_MESH_MAX
 from pccl.core.messages.both import Ping
 from pccl.core.messages.to_master import Done, Failed, Fetch, Join, LinkDown, SyncEnded, SyncState, VoteTopology
 from pccl.core.messages.to_peer import Abort, Outcome, Start, StartSync
-from pccl.core.rules.lanes import FACTOR, LOOKS
-from pccl.core.status import Status
+from pccl.core.rules.lanes import ALONE_TRIPS, FACTOR, LOOKS
+from pccl.core.rules.ring import pair
 from pccl.types import PeerId, SharedStateSyncStrategy
-from pccl.views import status as view
-from pccl.views.top import screen
-from pccl.wire.codec import decode_to_observer, encode
-from tests.unit.wide import EXHAUSTED, LEAST, MOST, PEERS, PRESSED, RUN_S, WIDE, After, Group, all_links, three
+from tests.unit.wide import (
+    EXHAUSTED,
+    LEAST,
+    MOST,
+    PEERS,
+    PRESSED,
+    ROUND_TRIP_US,
+    RUN_S,
+    WIDE,
+    After,
+    Group,
+    all_links,
+    three,
+)
 
 
 @pytest.fixture
@@ -127,6 +134,35 @@ def test_nor_do_lanes_beyond_the_ring_which_are_fewer(wide: Group, monkeypatch: 
     assert wide.lanes() == {WIDE}, "it was twice as fast as what the ring did with fewer"
 
 
+@pytest.mark.parametrize("size", [WIDE_MESH_MAX, WIDE_MESH_MAX + 1])
+def test_links_beside_the_ring_are_as_wide_in_small_groups_alone(size: int) -> None:
+    group = three()
+    ends = dict(PEERS)
+    for connection in range(len(PEERS) + 1, size + 1):
+        ends[connection] = PeerId(f"peer {connection}")
+        group.send(connection, Join(Identity(ends[connection], 0, "h", connection, 0, lanes_max=MOST)))
+        for member in list(ends)[:-1]:
+            group.send(member, VoteTopology())
+        group.stand()
+    group.stand()
+    group.take(Start)
+    group.vote(0, dict.fromkeys(ends, 0))
+    start = group.take(Start)[0][1]
+    assert isinstance(start, Start)
+    group.now += RUN_S
+    for connection in ends:
+        group.send(connection, Done(start.tag, start.attempt, b"", PRESSED))
+    group.stand()
+    ring = group.master.roster.ring(0)
+    links = [(connection, link) for connection in ends for link in group.links[connection].values()]
+    pairs = {pair(ends[connection], link.peer): link.lanes for connection, link in links}
+    neighbours = {pair(*each) for each in zip(ring, (*ring[1:], ring[0]), strict=True)}
+    beside = {lanes for two, lanes in pairs.items() if two not in neighbours}
+    assert len(ring) == size
+    assert {pairs[each] for each in neighbours} == {WIDE}
+    assert beside == {WIDE if size <= WIDE_MESH_MAX else LEAST}
+
+
 # ── what is on its way ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -216,6 +252,28 @@ def test_nor_is_what_begins_while_another_one_goes_on() -> None:
             group.send(connection, Done(start.tag, start.attempt, b"", PRESSED))
     group.stand()
     assert group.lanes() == {WIDE}, "it seemed ten times as fast"
+
+
+def test_what_was_seen_before_the_ring_changed_is_not_compared() -> None:
+    """New links begin with small windows."""
+    short_s = 0.9 * ALONE_TRIPS * ROUND_TRIP_US / 1e6
+    group = three()
+    group.run(short_s)
+    four = {**PEERS, 4: PeerId("dora")}
+    group.send(4, Join(Identity(four[4], 0, "h", 4, 0, lanes_max=MOST)))
+    for connection in PEERS:
+        group.send(connection, VoteTopology())
+    for looks in range(1, LOOKS + 1):
+        group.stand()
+        group.take(Start)
+        group.vote(0, dict.fromkeys(four, 0))
+        start = group.take(Start)[0][1]
+        assert isinstance(start, Start)
+        assert start.lanes == tuple(range(LEAST)), looks
+        group.now += short_s
+        for connection in four:
+            group.send(connection, Done(start.tag, start.attempt, b"", PRESSED))
+    assert {link.lanes for link in group.links[1].values()} == {WIDE}
 
 
 # ── links that cannot be made ────────────────────────────────────────────────────────────────────────────────────────
@@ -331,62 +389,3 @@ def test_links_of_many_that_break_at_once_under_the_next_master_have_fewer() -> 
     group.stand()
     assert group.lanes() == {LEAST}
     assert group.blameless()
-
-
-# ── what observers are told ──────────────────────────────────────────────────────────────────────────────────────────
-
-WHY = "0.39 % lost, 53.7 Mbit/s a lane, round trip 80 of 80 ms"
-
-
-def test_the_number_is_told_with_its_reason() -> None:
-    group = three()
-    assert group.lanes_told() == [(0, LEAST, "as a run begins")]
-    group.run()
-    group.stand()
-    assert group.lanes_told() == [(0, WIDE, f"{LEAST} → {WIDE}: {WHY}")]
-    for _ in range(LOOKS):
-        group.run()
-        group.stand()
-    assert group.lanes_told() == [(0, LEAST, f"{WIDE} → {LEAST}: with {WIDE} it was 1.00 times as fast")]
-
-
-def test_one_that_could_not_be_made_is_told() -> None:
-    group = three()
-    group.run()
-    group.send(1, LinkDown(group.a_link(), EXHAUSTED))
-    group.stand()
-    group.stand()
-    assert group.lanes_told() == [(0, LEAST, f"{WIDE} → {LEAST}: a link of more could not be made")]
-
-
-def test_one_that_was_asked_for_or_taken_over_is_told() -> None:
-    assert three(LEAST).lanes_told() == [(0, LEAST, "as its peers ask")]
-    assert After(all_links(WIDE)).lanes_told() == [(0, WIDE, "as under an earlier master")]
-    assert After(all_links(WIDE), asked=WIDE).lanes_told() == [(0, WIDE, "as its peers ask")]
-
-
-def test_who_has_no_neighbour_has_no_lanes() -> None:
-    master = Master("run", MasterLimits())
-    group = Group(master)
-    group.send(1, Join(Identity(PEERS[1], 0, "h", 1, 0)))
-    assert group.lanes_told() == []
-
-
-def test_it_is_a_line_for_people() -> None:
-    group = three()
-    group.run()
-    group.stand()
-    line = f"lanes: {WIDE} a link ({LEAST} → {WIDE}: {WHY})"
-    assert line in view.lines(group.status())
-    assert line in [each.text for each in screen("h:1", group.status(), [], 40)]
-    two = structs.replace(group.status(), lanes=group.status().lanes * 2)
-    assert line.replace("lanes", "lanes of group 0", 1) in view.lines(two)
-
-
-def test_a_master_of_an_earlier_release_tells_nothing_of_it() -> None:
-    told = msgspec.msgpack.decode(encode(three().status()))
-    del told["lanes"]
-    status = decode_to_observer(msgspec.msgpack.encode(told))
-    assert isinstance(status, Status)
-    assert status.lanes == ()
-    assert not any(line.startswith("lanes") for line in view.lines(status))

@@ -23,9 +23,9 @@ PEERS = {1: PeerId("anna"), 2: PeerId("bert"), 3: PeerId("carl")}
 LEAST, MOST = 4, 64
 WIDE = LEAST * FACTOR
 LARGE = CollectiveSpec(1 << 26, DataType.FLOAT, ReduceOp.SUM)
-ROUND_TRIP_US = 80_000
+ROUND_TRIP_US = 40_000
 RUN_S = 10.0
-PRESSED = Flow(256 << 20, 1 << 20, 40_000, 40_000, 0, ROUND_TRIP_US, ROUND_TRIP_US)
+PRESSED = Flow(64 << 20, 1 << 16, 40_000, 40_000, 0, ROUND_TRIP_US, ROUND_TRIP_US)
 EXHAUSTED = "[Errno 24] Too many open files"
 
 

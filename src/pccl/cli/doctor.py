@@ -37,7 +37,8 @@ CLOCK_S = 60.0
 def examine(address: str | None, as_json: bool, out: TextIO, certificates: CertificateSettings = NOT_PASSED) -> int:
     """Look at everything and print what was found; the exit status says how bad it is."""
     given = address or look_up("PCCL_MASTER")
-    findings = [*machine_checks.installation(), *machine_checks.variables(), machine_checks.buffers()]
+    findings = [*machine_checks.installation(), *machine_checks.variables()]
+    findings += [machine_checks.buffers(), machine_checks.pauses()]
     try:
         config = PeerConfig.resolve(given or "localhost", 0, 0, Places(certificates=certificates), {})
         findings.append(machine_checks.descriptors(config))

@@ -24,6 +24,10 @@ from pccl.views.doctor import FAIL, OK, WARN, Finding, Setting
 BUFFER_MIN = 1024 * 1024
 """Bytes that a socket's buffer may grow to: 100 Mbit/s over 80 ms need as much. Linux allows four to six times that."""
 
+SLOW_START_AFTER_IDLE = Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle")
+"""Of this network namespace."""
+SHRINKS_NOT = "sysctl -w net.ipv4.tcp_slow_start_after_idle=0"
+
 
 def installation() -> Iterator[Finding]:
     """Which pccl this is, whether another one is in the way, and the native part."""
@@ -105,6 +109,17 @@ def buffers() -> Finding:
     if small:
         return Finding("buffers", WARN, "; ".join(small), 'sysctl -w net.ipv4.tcp_rmem="4096 131072 6291456", and wmem')
     return Finding("buffers", OK, "the kernel lets them grow")
+
+
+def pauses() -> Finding:
+    """Whether connections keep their windows while they are silent. A hint: most systems do not, and nothing breaks."""
+    try:
+        shrinks = SLOW_START_AFTER_IDLE.read_text().strip() != "0"
+    except OSError:
+        return Finding("pauses", OK, "this system does not say")
+    if shrinks:
+        return Finding("pauses", OK, f"windows shrink in them; {SHRINKS_NOT} keeps them, where rounds are far apart")
+    return Finding("pauses", OK, "windows stay as they are")
 
 
 def settings(address: str | None) -> list[Setting]:

@@ -10,6 +10,8 @@ Rules: docs/protocol.md, "Lanes".
 
 from typing import Protocol
 
+from msgspec import Struct
+
 from pccl.core.effects.both import Note
 from pccl.core.fields import Flow
 from pccl.core.master.admission import Admission
@@ -31,14 +33,13 @@ class User(Protocol):
         """What was on its way over this link is lost."""
 
 
-class Burst:
+class Burst(Struct):
     """What a group sends from when something begins until nothing runs."""
 
-    def __init__(self, now: float) -> None:
-        self.began_at = now
-        self.flows: dict[PeerId, Flow] = {}
-        self.spoilt = False
-        """It tells nothing, nor does what began meanwhile."""
+    began_at: float
+    flows: dict[PeerId, Flow] = {}
+    spoilt: bool = False
+    """It tells nothing, nor does what began meanwhile."""
 
 
 class Lanes(Part):
@@ -88,7 +89,15 @@ class Lanes(Part):
         """Judge what is over; make links again where nothing runs. (protocol.md, Lanes 2, 4)"""
         if self._epoch != self._roster.epoch:
             self._epoch = self._roster.epoch
-            self._look_at_members()
+            # Members are others now: rings have new links, whose windows are small; one of them may have asked for a
+            # number, or have fewer descriptors.
+            for tuner in [each for each in self._tuners.values() if not each.before]:
+                tuner.looks = {}
+            for group in list(self._links.widths.wide):
+                self._stale[group] = None
+                if self._asked(group):
+                    del self._links.widths.wide[group]
+                    self._tuners.pop(group, None)
         for group in list(self._links.widths.failed):
             self._narrow(group, now)
         for group in [group for group in self._bursts if not self._runs(group)]:
@@ -96,14 +105,6 @@ class Lanes(Part):
         for group in list(self._stale):
             self._widen(group, now)
         return False
-
-    def _look_at_members(self) -> None:
-        """They are others now: one may have asked for a number, or have fewer descriptors; rings have new links."""
-        for group in list(self._links.widths.wide):
-            self._stale[group] = None
-            if self._asked(group):
-                del self._links.widths.wide[group]
-                self._tuners.pop(group, None)
 
     def _asked(self, group: int) -> bool:
         """A user has chosen the number. (protocol.md, Lanes 1)"""

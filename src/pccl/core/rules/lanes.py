@@ -2,14 +2,13 @@
 
 A window that losses keep small bounds what one connection carries, however much the way could: more lanes carry more.
 A window that is full of what waits in a queue does not: then the way is full. So the number grows while losses press
-and no queue stands, is kept only if the rate grew with it, and falls when nothing was lost for long. A wrong guess
-costs two collectives at another number, and the next one waits twice as long.
+and no queue stands, is kept only if the rate grew with it by more than warming explains, and falls when nothing was
+lost for long. A wrong guess costs two collectives at another number, and the next one waits twice as long.
 
 Does not know links, peers or messages. Rules: docs/protocol.md, "Lanes".
 """
 
 from collections.abc import Iterable
-from math import inf
 
 from msgspec import Struct
 
@@ -33,6 +32,11 @@ LANE_BYTES_MIN = 128 * 1024
 LOST_MIN = 2e-5
 """Below this share of bytes sent again, one lane carries 100 Mbit/s over 30 ms by itself: no reason for more."""
 
+PACKET_BYTES = 1448
+FAR = 3
+"""A lane that is so many times as fast as losses allow reno or cubic is not limited by them: its end takes no notice of
+them (bbr), or all were lost at once, when windows had become larger than the way."""
+
 QUEUE_SHARE, QUEUE_MIN_S = 0.25, 0.005
 """A round trip that is by so much longer than the shortest one is a queue: the way is full."""
 
@@ -44,7 +48,13 @@ GAIN = 1.05
 """A change that brings less than this is none; rates over the internet differ by more from one minute to the next."""
 
 LOOKS = 2
-"""Collectives before a change is judged: the first one begins with small windows."""
+"""Collectives before a change, and before it is judged: the first one begins with small windows."""
+
+WARMING_TRIPS = 20
+"""Round trips that windows which begin small cost a collective, at most."""
+
+ALONE_TRIPS = 200
+"""What lasts so many tells by itself: warming explains no more than a tenth of it, and to see it once more is slow."""
 
 UNLIKE = 4
 """Collectives of a length that was never seen before a change, until it is taken back to see them there: what lengths
@@ -71,6 +81,11 @@ class Look(Struct, frozen=True):
         return self.flow.sent / self.seconds
 
     @property
+    def trips(self) -> float:
+        """How many round trips it lasted."""
+        return self.seconds * 1e6 / self.flow.shortest_us
+
+    @property
     def length(self) -> int:
         """A power of two: rates of what is as long are comparable. It does not change at a power of two itself, nor at
         what a ring sends of one, so that some bytes more or less of a usual tensor make no other length."""
@@ -84,18 +99,18 @@ class Look(Struct, frozen=True):
     @property
     def enough(self) -> bool:
         """It lasted long enough, and enough was sent, to tell anything."""
-        long = self.seconds >= ROUND_TRIPS_MIN * self.flow.shortest_us / 1e6 > 0
-        return long and self.flow.sent >= self.lanes * LANE_BYTES_MIN
+        return self.trips >= ROUND_TRIPS_MIN and self.flow.sent >= self.lanes * LANE_BYTES_MIN
 
     @property
     def presses(self) -> bool:
         """Windows are kept small by losses, or by buffers, while the way has room. Not where neighbours are near: a
-        collective gets one lane there."""
-        flow, shortest_s = self.flow, self.flow.shortest_us / 1e6
-        queue_s = flow.smoothed_us / 1e6 - shortest_s
-        held_up = self.lost >= LOST_MIN or flow.limited_ms >= LIMITED_MIN * max(1, flow.busy_ms)
-        room = queue_s <= max(QUEUE_MIN_S, QUEUE_SHARE * shortest_s)
-        return held_up and room and shortest_s > NEAR_S and flow.busy_ms >= BUSY_MIN * flow.held_ms
+        collective gets one lane there. What losses allow is what reno or cubic do (RFC 9438, 5.2)."""
+        flow, lost, trip_s = self.flow, max(LOST_MIN, self.lost), self.flow.shortest_us / 1e6
+        allowed = max(1.22 / lost**0.5, 1.05 * (trip_s / lost) ** 0.75) * PACKET_BYTES / trip_s
+        slowed = self.lost >= LOST_MIN and self.rate <= FAR * allowed * self.lanes
+        held_up = slowed or flow.limited_ms >= LIMITED_MIN * max(1, flow.busy_ms)
+        room = flow.smoothed_us / 1e6 - trip_s <= max(QUEUE_MIN_S, QUEUE_SHARE * trip_s)
+        return held_up and room and trip_s > NEAR_S and flow.busy_ms >= BUSY_MIN * flow.held_ms
 
     def explain(self) -> str:
         """The figures, in words."""
@@ -112,44 +127,48 @@ def look(flows: Iterable[Flow], lanes: int, seconds: float) -> Look | None:
     return Look(lanes, seconds, max(known, key=lambda flow: (flow.busy_ms / max(1, flow.held_ms), flow.resent)))
 
 
-class Change(Struct):
-    """A number that is tried, and what it is compared with."""
-
-    before: int
-    rates: dict[int, tuple[float, ...]]
-    looks: int = 0
-    unlike: int = 0
-    gain: float = 0.0
+Looks = dict[int, tuple[Look, ...]]
+"""By length, the last that were seen with one number: as many as a trial has, of which the best counts here and there,
+or rates that go up and down would be a gain."""
 
 
-class Tuner:
+def to_beat(looks: tuple[Look, ...]) -> float:
+    """The rate that another number is compared with; 0 if that is not known yet. One look that lasted counts as if it
+    had been warm."""
+    if len(looks) >= LOOKS:
+        return max(each.rate for each in looks)
+    return sum(each.rate / (1 - WARMING_TRIPS / each.trips) for each in looks if each.trips >= ALONE_TRIPS)
+
+
+class Tuner(Struct):
     """The number of one group."""
 
-    def __init__(self, lanes: int, least: int) -> None:
-        self.lanes = lanes
-        self.least = least
-        """What the group began with: it never has fewer."""
-        self.reason = ""
-        """Of the last change, in words."""
-        self._change: Change | None = None
-        self._rates: dict[int, tuple[float, ...]] = {}
-        """By length, the last that were seen with the present number, unless that is on trial: as many as a trial has,
-        of which the best counts here and there, or rates that go up and down would be a gain."""
-        self._quiet = 0
-        self._held_until = -inf
-        self._hold_s = HOLD_S
+    lanes: int
+    least: int
+    """What the group began with: it never has fewer."""
+    reason: str = ""
+    """Of the last change, in words."""
+    looks: Looks = {}
+    """With the present number, over the present links."""
+    before: int = 0
+    """While a number is tried, the one before, ..."""
+    _compared: Looks = {}
+    """... and what was seen with it."""
+    _unlike: int = 0
+    _quiet: int = 0
+    _held_until: float = 0.0
+    _hold_s: float = HOLD_S
 
     def judge(self, seen: Look, most: int, now: float) -> str:
         """Choose a number for what comes next; why, if it is another one."""
         if not seen.enough or seen.lanes != self.lanes:
             return ""
-        if self._change is not None:
-            verdict = self._verify(self._change, seen, now)
-            if verdict is None or verdict:
-                return verdict or ""
-        self._rates[seen.length] = (*self._rates.get(seen.length, ()), seen.rate)[-LOOKS:]
+        looks = self.looks[seen.length] = (*self.looks.get(seen.length, ()), seen)[-LOOKS:]
+        verdict = self._verify(looks, now) if self.before else ""
+        if verdict or self.before:
+            return verdict
         self._quiet = 0 if seen.flow.resent else self._quiet + 1
-        if now < self._held_until:
+        if now < self._held_until or not to_beat(looks):
             return ""
         wanted = self.lanes
         if seen.presses:
@@ -159,37 +178,32 @@ class Tuner:
             wanted = max(self.least, self.lanes // 2)
         if wanted == self.lanes:
             return ""
-        self._change = Change(self.lanes, self._rates)
-        self.lanes, self._rates, self._quiet = wanted, {}, 0
+        self.before, self._compared, self._unlike = self.lanes, self.looks, 0
+        self.lanes, self.looks, self._quiet = wanted, {}, 0
         return seen.explain()
 
-    def _verify(self, change: Change, seen: Look, now: float) -> str | None:
-        """Why the number goes back; empty if it stays, None if that is not known yet."""
-        before = change.rates.get(seen.length)
-        if before is None:
-            change.unlike += 1
-            if change.unlike < UNLIKE:
-                return None
-            self._restore(change.before, change.rates)
-            return f"nothing of this length was seen with {change.before}"
-        change.looks += 1
-        change.gain = max(change.gain, seen.rate / max(before))
-        if change.gain >= (GAIN if self.lanes > change.before else 1 / GAIN):
-            self._change, self._hold_s = None, HOLD_S
-            return ""
-        if change.looks < LOOKS:
-            return None
-        tried = self.lanes
-        self._go_back(change.before, now, change.rates)
-        return f"with {tried} it was {change.gain:.2f} times as fast"
+    def _verify(self, looks: tuple[Look, ...], now: float) -> str:
+        """Whether the number that is tried stays, if that is known; why, if it goes back."""
+        before, tried = self._compared.get(looks[-1].length, ()), self.lanes
+        rate, best = to_beat(before), max(each.rate for each in looks)
+        if not rate:
+            self._unlike += 1
+            if self._unlike < UNLIKE:
+                return ""
+            self._go_back(now, 0.0)
+            return f"nothing of this length was seen with {self.lanes}"
+        if best >= rate * (GAIN if tried > self.before else 1 / GAIN):
+            self.before, self._hold_s = 0, HOLD_S
+        elif len(looks) >= LOOKS:
+            self._go_back(now, self._hold_s)
+            return f"with {tried} it was {best / max(each.rate for each in before):.2f} times as fast"
+        return ""
 
-    def _restore(self, lanes: int, rates: dict[int, tuple[float, ...]]) -> None:
-        self._change, self.lanes, self._rates = None, lanes, rates
-
-    def _go_back(self, lanes: int, now: float, rates: dict[int, tuple[float, ...]]) -> None:
-        self._restore(lanes, rates)
-        self._held_until, self._hold_s = now + self._hold_s, min(HOLD_MAX_S, self._hold_s * 2)
+    def _go_back(self, now: float, rest_s: float) -> None:
+        self.lanes, self.looks, self.before = self.before, self._compared, 0
+        self._held_until, self._hold_s = now + rest_s, min(HOLD_MAX_S, max(self._hold_s, rest_s * 2))
 
     def give_up(self, now: float) -> None:
         """Links of so many lanes could not be made."""
-        self._go_back(self.least, now, {})
+        self.before, self._compared = self.least, {}
+        self._go_back(now, self._hold_s)
