@@ -22,19 +22,19 @@ class FarAway:
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
 
-    def lead(self, port: int) -> int:
+    def lead(self, port: int, host: str = "127.0.0.1") -> int:
         """A port that leads to this one, so far away."""
-        return asyncio.run_coroutine_threadsafe(self._open(port), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._open(host, port), self._loop).result()
 
     def cut(self) -> None:
         """Every connection that stands breaks, at both ends at once; new ones can be made."""
         self._loop.call_soon_threadsafe(lambda: [writer.transport.abort() for writer in list(self._standing)])
 
-    async def _open(self, port: int) -> int:
+    async def _open(self, host: str, port: int) -> int:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await asyncio.sleep(self._round_trip_s / 2)
             try:
-                far = await asyncio.open_connection("127.0.0.1", port)
+                far = await asyncio.open_connection(host, port)
             except OSError:
                 writer.close()
                 return

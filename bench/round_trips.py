@@ -29,8 +29,8 @@ from pccl import Communicator, MasterNode
 PATIENCE_S = 60.0
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
+def free_port(host: str) -> int:
+    with socket.create_server((host, 0)) as found:
         port: int = found.getsockname()[1]
         return port
 
@@ -73,9 +73,9 @@ def remake(secret: str, round_trip_s: float) -> float:
     far = FarAway(round_trip_s)
     with MasterNode("127.0.0.1:0", secret=secret, newborn_s=0.01) as master, contextlib.ExitStack() as stack:
         peers = []
-        for _ in range(2):
-            port = free_port()
-            places = {"listen": f"127.0.0.1:{port}", "announce": f"127.0.0.1:{far.lead(port)}"}
+        for host in ("127.0.0.71", "127.0.0.72"):  # Where no other connection of this machine takes the port meanwhile.
+            port = free_port(host)
+            places = {"listen": f"{host}:{port}", "announce": f"127.0.0.1:{far.lead(port, host)}"}
             asked = {"p2p_connection_pool_size": 1, "token": master.token or None, **places}
             peers.append(stack.enter_context(contextlib.closing(Communicator(f"127.0.0.1:{master.port}", **asked))))
         peers[0].connect()
