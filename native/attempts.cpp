@@ -1,13 +1,9 @@
 #include "attempts.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <stdexcept>
 #include <thread>
 #include <utility>
 
@@ -64,34 +60,16 @@ std::vector<Channel> of_strand(const std::vector<Channel>& lanes, const Plan& pl
 
 }  // namespace
 
-Notifier::Notifier() {
-    const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (fd < 0) throw std::runtime_error("no descriptor left for a notifier");
-    fd_ = std::shared_ptr<const int>(new int(fd), [](const int* owned) {
-        ::close(*owned);
-        delete owned;
-    });
-}
-
-void Notifier::notify() const {
-    const std::uint64_t one = 1;
-    // Can only fail when it is full of notifications, and then it is readable.
-    [[maybe_unused]] const ssize_t written = ::write(*fd_, &one, sizeof one);
-}
-
-void Notifier::clear() const {
-    std::uint64_t count = 0;
-    // Can only fail when there is nothing to clear.
-    [[maybe_unused]] const ssize_t taken = ::read(*fd_, &count, sizeof count);
-}
-
 Attempt::Attempt(const Plan& plan, const Memory& memory, const std::vector<Channel>& next,
                  const std::vector<Channel>& prev, Notifier notifier)
     : reports_(plan.strands), working_(plan.strands), notifier_(std::move(notifier)) {
+    report_.broken_next.reserve(next.size());
+    report_.broken_prev.reserve(prev.size());
+    report_.rests.reserve(prev.size());
     Plan part = plan;
     part.bytes_min_s = plan.bytes_min_s / plan.strands;  // the least rate is that of the whole attempt
     for (part.strand = 0; part.strand < plan.strands; ++part.strand) {
-        rings_.push_back(std::make_unique<Ring>(part, memory, of_strand(next, part), of_strand(prev, part)));
+        rings_.push_back(std::make_unique<Ring>(part, memory, of_strand(next, part), of_strand(prev, part), wake_));
     }
 }
 
@@ -107,26 +85,26 @@ void Attempt::work(std::uint32_t strand) {
     notifier_.notify();
 }
 
-// All strands are at their end: one report of them.
-void Attempt::fold() {
-    const Report* const failed = failed_.load();
-    if (failed != nullptr) report_.cause = failed->cause;
+// All strands are at their end: one report of them. It takes theirs apart, and no memory.
+void Attempt::fold() noexcept {
+    if (failed_.load() != nullptr) report_.cause = std::move(reports_[failed_.load() - reports_.data()].cause);
     for (std::uint32_t strand = 0; strand < strands(); ++strand) {
-        const Report& part = reports_[strand];
+        Report& part = reports_[strand];
         const auto place = [&](std::uint32_t lane) { return strand + lane * strands(); };
         for (const std::uint32_t lane : part.broken_next) report_.broken_next.push_back(place(lane));
         for (const std::uint32_t lane : part.broken_prev) report_.broken_prev.push_back(place(lane));
-        for (const Rest& rest : part.rests) report_.rests.push_back({place(rest.lane), rest.skip, rest.head});
+        for (Rest& rest : part.rests) report_.rests.push_back({place(rest.lane), rest.skip, std::move(rest.head)});
         report_.sent_bytes += part.sent_bytes;
         report_.received_bytes += part.received_bytes;
         report_.repeated_bytes += part.repeated_bytes;
-        report_.checks.resize(std::max(report_.checks.size(), part.checks.size()));
+        if (part.checks.size() > report_.checks.size()) std::swap(part.checks, report_.checks);
         for (std::size_t i = 0; i < part.checks.size(); ++i) report_.checks[i] |= part.checks[i];
     }
 }
 
 void Attempt::abort() {
-    for (const auto& ring : rings_) ring->abort();
+    for (const auto& ring : rings_) ring->stop();
+    wake_.notify();
 }
 
 std::uint64_t Attempt::moved_bytes() const {

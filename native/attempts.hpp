@@ -9,24 +9,10 @@
 #include <memory>
 #include <utility>
 
+#include "notifier.hpp"
 #include "ring.hpp"
 
 namespace pccl {
-
-// How attempts tell an event loop that they have ended: a descriptor that becomes readable. Copies share the
-// descriptor, and the last one closes it: never while another is in use, and never by way of Python, whose lock a
-// native thread must not take.
-class Notifier {
-  public:
-    Notifier();
-
-    int fd() const { return *fd_; }
-    void notify() const;
-    void clear() const;
-
-  private:
-    std::shared_ptr<const int> fd_;
-};
 
 class Attempt {
   public:
@@ -46,14 +32,15 @@ class Attempt {
     std::uint64_t moved_bytes() const;
 
   private:
-    void fold();
+    void fold() noexcept;
 
+    Notifier wake_{};
     std::vector<std::unique_ptr<Ring>> rings_;
     std::vector<Report> reports_;
     std::atomic<std::uint32_t> working_;
     std::atomic<const Report*> failed_{nullptr};  // the first of them
     Notifier notifier_;
-    Report report_;
+    Report report_;  // it has room for all that it may say: the last strand has no other thread to fail in
     std::atomic<bool> ended_{false};
 };
 

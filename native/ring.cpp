@@ -1,13 +1,9 @@
 #include "ring.hpp"
 
-#include <sys/eventfd.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <new>
-#include <stdexcept>
 #include <utility>
 
 #include "patience.hpp"
@@ -29,7 +25,8 @@ constexpr std::uint8_t copies_max = 2;
 
 }  // namespace
 
-Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& next, const std::vector<Channel>& prev)
+Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& next, const std::vector<Channel>& prev,
+           Notifier wake)
     : plan_(plan),
       route_(plan),
       input_(memory.input),
@@ -42,8 +39,10 @@ Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& n
       // already. With a codec one more for each segment of the result, which is held to the end.
       slots_(route_.segment_bytes(),
              route_.share(0) + prev.size() + next.size() + (plan.codec.id != 0 ? route_.all_shares() : 0)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    if (wake_ < 0) throw std::runtime_error("no descriptor left for an attempt");
+      wake_(std::move(wake)) {
+    report_.broken_next.reserve(next.size());
+    report_.broken_prev.reserve(prev.size());
+    report_.rests.reserve(prev.size());
     if (plan.codec.id != 0) coding_.emplace(plan.codec, plan.type, plan.op, memory.feedback);
     for (const Channel& channel : next) {
         order_.push_back(static_cast<std::uint32_t>(senders_.size()));
@@ -51,17 +50,6 @@ Ring::Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& n
         choosy_ |= senders_.back().lane.far() && next.size() > 1;
     }
     for (const Channel& channel : prev) receivers_.push_back({Lane(channel)});
-}
-
-Ring::~Ring() {
-    ::close(wake_);
-}
-
-void Ring::abort() {
-    stop_.store(true, std::memory_order_release);
-    const std::uint64_t one = 1;
-    // Can only fail when it is full of earlier wake-ups.
-    [[maybe_unused]] const ssize_t written = ::write(wake_, &one, sizeof one);
 }
 
 // ── the attempt ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -456,7 +444,7 @@ void Ring::restore() {
 // ── waiting and the end ──────────────────────────────────────────────────────────────────────────────────────────────
 
 void Ring::wait() {
-    watched_.assign(1, {wake_, POLLIN, 0});
+    watched_.assign(1, {wake_.fd(), POLLIN, 0});
     bool looks = false;  // something may change of which no descriptor tells
     for (const Sender& sender : senders_) {
         if (!sender.lane.cause().empty()) continue;  // it is ready to fail again, at any time
@@ -472,20 +460,30 @@ void Ring::wait() {
     ::poll(watched_.data(), static_cast<nfds_t>(watched_.size()), looks ? look_ms : sleep_ms);
 }
 
-Report Ring::report() const {
-    Report report{cause_, {}, {}, sent_bytes_, received_bytes_, repeated_bytes_, {}, checks_};
+// No other thread catches what it throws, so it takes no memory but for beginnings of headers: a lane of which
+// there is none to be had for these is lost.
+Report Ring::report() noexcept {
+    report_.cause = std::move(cause_);
     for (std::uint32_t i = 0; i < senders_.size(); ++i) {
         const Sender& sender = senders_[i];
-        if (begun(sender) || !sender.lane.cause().empty()) report.broken_next.push_back(i);
+        if (begun(sender) || !sender.lane.cause().empty()) report_.broken_next.push_back(i);
     }
     for (std::uint32_t i = 0; i < receivers_.size(); ++i) {
-        if (broken(receivers_[i])) {
-            report.broken_prev.push_back(i);
-        } else if (Rest rest = rest_of(i); rest.skip > 0 || !rest.head.empty()) {
-            report.rests.push_back(std::move(rest));
+        try {
+            if (broken(receivers_[i])) {
+                report_.broken_prev.push_back(i);
+            } else if (Rest rest = rest_of(i); rest.skip > 0 || !rest.head.empty()) {
+                report_.rests.push_back(std::move(rest));
+            }
+        } catch (const std::bad_alloc&) {
+            report_.broken_prev.push_back(i);
         }
     }
-    return report;
+    report_.sent_bytes = sent_bytes_;
+    report_.received_bytes = received_bytes_;
+    report_.repeated_bytes = repeated_bytes_;
+    report_.checks = std::move(checks_);
+    return std::move(report_);
 }
 
 // In the middle of a segment, whose rest no other could understand.

@@ -37,6 +37,7 @@
 #include "kernels.hpp"
 #include "lane.hpp"
 #include "memory.hpp"
+#include "notifier.hpp"
 #include "route.hpp"
 #include "segment.hpp"
 
@@ -73,13 +74,14 @@ struct Memory {
 
 class Ring {
   public:
-    Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& next, const std::vector<Channel>& prev);
-    ~Ring();
+    // `wake` ends its sleep, and that of other strands.
+    Ring(const Plan& plan, const Memory& memory, const std::vector<Channel>& next, const std::vector<Channel>& prev,
+         Notifier wake);
 
     // Runs to the end; the calling thread does all the work.
     Report run();
-    // From any thread: `run` returns soon, whatever the lanes do.
-    void abort();
+    // From any thread: `run` returns when it is woken, whatever the lanes do.
+    void stop() { stop_.store(true, std::memory_order_release); }
     // After `run` has returned, one of these. The result stands: decode it, if what came were codes.
     void commit();
     // It does not: put back every byte of an input that was overwritten.
@@ -187,7 +189,7 @@ class Ring {
 
     Copies& copies(std::uint32_t hop, std::uint32_t index) { return received_[hop][route_.place_of(index)]; }
     void note_check(std::uint32_t chunk, std::uint32_t index, std::uint64_t check);
-    Report report() const;
+    Report report() noexcept;
 
     Plan plan_;
     Route route_;
@@ -219,13 +221,14 @@ class Ring {
     std::vector<Kept> overwritten_;
     std::vector<pollfd> watched_;
     std::string cause_;
+    Report report_;  // with room for all lanes
     std::uint64_t sent_bytes_ = 0;
     std::uint64_t received_bytes_ = 0;
     std::uint64_t repeated_bytes_ = 0;
     std::uint64_t useful_bytes_ = 0;  // of this attempt: those of earlier ones are no progress
     std::atomic<std::uint64_t> moved_{0};
     std::atomic<bool> stop_{false};
-    int wake_ = -1;
+    Notifier wake_;
 };
 
 }  // namespace pccl

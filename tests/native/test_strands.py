@@ -197,6 +197,21 @@ def test_each_strand_has_a_thread(monkeypatch):
     rig.close()
 
 
+@pytest.mark.parametrize("count", [1, 4])
+def test_an_attempt_has_two_descriptors_whatever_its_strands(count, monkeypatch):
+    """One that wakes its threads, and here one by which it tells its end."""
+    monkeypatch.setattr(Strands, "count", count)
+    rig, work = Rig(2, 4), Work(DataType.FLOAT, ReduceOp.SUM, 1 << 20, 1 << 14)
+    array = np.ones(work.count, np.float32)
+    before = len(os.listdir("/proc/self/fd"))
+    run = rig.start_one(0, "native", work, (array, array))
+    assert len(os.listdir("/proc/self/fd")) == before + 2
+    run.abort()
+    assert run.wait()
+    run.restore()
+    rig.close()
+
+
 def test_the_least_rate_is_that_of_all_strands_together(monkeypatch):
     """Each of four brings half of it: that is twice as much as it takes."""
     monkeypatch.setattr(Strands, "count", 4)

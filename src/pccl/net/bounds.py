@@ -61,7 +61,8 @@ def peer_bounds(lanes: int, connection_dead_s: float) -> Bounds:
 
     Of the descriptors of its process strangers get an eighth, lanes offered too early another one (both more if that is
     what its neighbours dial at once), and a quarter stays the trainer's, whatever comes in: so a stranger cannot keep a
-    training script from opening its next file. Raises `UsageError` when the lanes do not fit into the rest."""
+    training script from opening its next file. Of that quarter a collective takes one while it runs. Raises
+    `UsageError` when the lanes do not fit into the rest."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
     master = MasterLimits()
