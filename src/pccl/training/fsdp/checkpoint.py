@@ -138,6 +138,8 @@ def newest(folder: str | os.PathLike[str], node: Node, make: Callable[[], dict[s
 
 def _read(path: Path, node: Node, state: dict[str, Any]) -> None:
     load_together(state[TENSORS], checkpoint_id=path, process_group=node.group)
-    state.update(load(path / "run.pt"))
+    tensors = state[TENSORS]
+    state.clear()  # What an older checkpoint does not have is not that of this process.
+    state.update({TENSORS: tensors, **load(path / "run.pt")})
     own = path / f"rank-{node.place}-of-{node.size}.pt"
     state[OWN] = load(own)[OWN] if own.exists() else None
