@@ -268,7 +268,7 @@ def _is_set(node: ast.expr, names: set[str]) -> bool:
 
 FUNCTION_LINES_MAX = 70
 FILE_LINES_MAX = 400
-CORE_LINES_MAX = 6061
+CORE_LINES_MAX = 6060
 """Hard limits, some way above what we aim at (40, 300, 6,000): they stop growth, nothing more. In `core/` lines of code
 count: a limit that counted docstrings too would be a limit on explaining. One in nine of them is an import, and more
 than a thousand are the way back to a master (docs/recovery.md); some hundred are about peers that are admitted and

@@ -232,8 +232,7 @@ class Roster:
         taken: set[str] = {*self.accepted, *(each.party_called for each in self.accepted.values())}
         called, tries = dict[Party, str](), dict[str, Iterator[str]]()
         for member in members:
-            name = member.party.name
-            if name and member.party not in called:
+            if (name := member.party.name) and member.party not in called:
                 names = tries.setdefault(name, _numbered(name))  # Goes on where it was: all that came before are taken.
                 called[member.party] = next(each for each in names if each not in taken)
                 taken.add(called[member.party])
