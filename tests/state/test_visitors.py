@@ -107,15 +107,6 @@ def test_a_visitor_that_takes_a_little_now_and_then_holds_no_place(rig):
     assert report.dropped == ((0, "too few bytes moved for 0.4 s"),)
 
 
-def test_what_a_visitor_waits_for_by_our_rate_is_not_held_against_it(rig):
-    """A portion takes longer than there is patience."""
-    made, state = rig(1, 1), [random_content("a", 3 * PORTION_BYTES, 1)]
-    _, served = made.serve(0, holding(state), stall_s=0.3, rate_bytes_s=PORTION_BYTES / 0.5)
-    _, end = made.pull(holding([blank(content) for content in state]), replace(goal(holding(state)), visit=True))
-    assert end.wait().cause == ""
-    assert served.wait().dropped == ()
-
-
 def test_while_one_lane_waits_for_our_rate_the_others_lose_no_patience(monkeypatch):
     now = 100.0
     monkeypatch.setattr(transfer.time, "monotonic", lambda: now)
