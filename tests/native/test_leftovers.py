@@ -2,16 +2,20 @@
 idle lane; what is for the next user of the lane stays in front of it."""
 
 import contextlib
+import fcntl
 import select
 import socket
+import struct
 import threading
 import time
+from termios import FIONREAD, TIOCOUTQ
 
 import numpy as np
 import pytest
 
+from pccl.dataplane import leftovers as leftovers_module
 from pccl.dataplane.connection import Rest, leave, rest_of
-from pccl.dataplane.leftovers import SKIPPED_MAX, Leftovers
+from pccl.dataplane.leftovers import Leftovers
 from pccl.dataplane.ring.arithmetic import check
 from pccl.dataplane.ring.segments import HEADER_BYTES, Header, Route
 from pccl.dataplane.state.transfer import goodbye
@@ -125,10 +129,11 @@ def test_a_lane_that_no_attempt_had_is_not_read(ends):
     assert receive(near, 40) == late(0)[:40]
 
 
-def test_a_neighbour_that_sends_them_for_ever_is_not_read_for_ever(ends):
+def test_a_neighbour_that_sends_them_for_ever_is_not_read_for_ever(ends, monkeypatch):
+    monkeypatch.setattr(leftovers_module, "SKIPPED_MAX", 64)
     far, near = ends
     leftovers = after(5)
-    thread = send_all(far, late(5, 1) * (SKIPPED_MAX + 1))
+    thread = send_all(far, late(5, 1) * 65)
     assert look_until(leftovers, near, lambda found: found is not None)
     thread.join()
     assert receive(near, 41) == late(5, 1)
@@ -142,7 +147,7 @@ def test_a_neighbour_that_sends_them_for_ever_is_not_read_for_ever(ends):
 
 @pytest.fixture
 def torn(monkeypatch):
-    """A rank that has its result, and on both of its lanes stands in the middle of a copy that nobody reads yet: its
+    """A rank that has its result, and on both of its lanes stands in the middle of a copy that no end reads yet: its
     rig, its run, and the other ends of the lanes."""
     monkeypatch.setattr(Repeats, "every", 1)
     made = []
@@ -160,12 +165,21 @@ def torn(monkeypatch):
         send_all(ends[first], whole[0]).join()
         _read_one([ends[1 - first]])
         send_all(ends[first], whole[1]).join()
+        until = time.monotonic() + HANG_S
+        while waiting(ends[first], TIOCOUTQ) or waiting(rig.links[0][first][0], FIONREAD):
+            assert time.monotonic() < until, "it never reads it"
+            assert not run.wait(0.001)
         return rig, run, ends, whole[1]
 
     yield make
     for rig in made:
         rig.close()
     close_all()
+
+
+def waiting(lane, queue):
+    """Bytes in one of the kernel's queues of a lane: those that it is to send, or that it has received."""
+    return struct.unpack("i", fcntl.ioctl(lane.fileno(), queue, bytes(4)))[0]
 
 
 def _read_one(ends):
