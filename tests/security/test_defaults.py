@@ -149,11 +149,13 @@ def test_a_token_that_is_left_for_others_is_not_in_their_environment(monkeypatch
 def test_its_file_goes_when_the_process_ends(tmp_path):
     """But for one that is killed by SIGKILL, as the page says."""
     code = "from pccl.credentials import leave_in_environment as leave; leave('pccl://a:1#AYFtoken'); input()"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
-    )
-    wait_until(lambda: list(tmp_path.glob("pccl-*.token")))
-    process.communicate(b"\n")
+    settings = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, env=settings) as process:
+        try:
+            wait_until(lambda: list(tmp_path.glob("pccl-*.token")))
+            process.communicate(b"\n", HANG_S)
+        finally:
+            process.kill()
     assert process.returncode == 0
     assert list(tmp_path.iterdir()) == []
 
