@@ -52,7 +52,12 @@ def _kick_for_anybody(self: Any, event: Any, ask: Any, now: float) -> None:
     _KICK(self, structs.replace(event, rights=Rights.ALL), ask, now)
 
 
-_KICK = Operators.kick
+def _settle_any(self: Any, tried: Any) -> list[Any]:
+    _SETTLE(self, tried)
+    return []
+
+
+_KICK, _SETTLE = Operators.kick, Candidates.settle_lanes
 
 MUTANTS: dict[str, tuple[Mutant, ...]] = {
     "blame the younger": (
@@ -66,7 +71,7 @@ MUTANTS: dict[str, tuple[Mutant, ...]] = {
     ),
     "link peers that seal their lanes in different ways": (
         Mutant("they are refused when they join", Candidates, "other_lanes", lambda self, me: None),
-        Mutant("or when a run begins with them", Candidates, "_why_odd", lambda self, member, example: None),
+        Mutant("or when a run begins with them", Candidates, "settle_lanes", _settle_any),
     ),
     "kick for anybody": (Mutant("operators have a right", Operators, "kick", _kick_for_anybody),),
     "wait for a vote for ever": (Mutant("there may be a limit", Liveness, "voteless", lambda self, waits, now: []),),
