@@ -5,11 +5,11 @@ is aborted, so that a test can do something in the middle of it.
 """
 
 import select
-import socket
 import struct
 import threading
 
 from pccl.core.effects.peer_events import AttemptEnded
+from pccl.dataplane.connection import receive_into, rest_of
 
 HOLD = 999_999
 LONG = 100_000
@@ -99,10 +99,12 @@ class TokenPlane:
                 if data:
                     raise Broken("aborted inside a token", key)
                 raise Aborted
-            if not select.select([lane], [], [], LOOK_S)[0]:
+            # What came while the lane was idle may have been read already, to see of which attempt it is.
+            if not rest_of(lane).head and not select.select([lane], [], [], LOOK_S)[0]:
                 continue
+            portion = bytearray(count - len(data))
             try:
-                portion = lane.recv(count - len(data), socket.MSG_DONTWAIT)
+                del portion[receive_into(lane, memoryview(portion)) :]
             except OSError as error:
                 raise Broken(f"receive: {error}", key) from None
             if not portion:
