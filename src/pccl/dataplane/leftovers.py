@@ -37,7 +37,7 @@ class Leftovers:
         if len(data) < HEADER_BYTES:
             return False
         if not is_over(header := Header.unpack(data), self._ended):
-            return True  # What is no header at all is for the next user to refuse.
+            return True  # Bytes that are no header are refused by the next user.
         self._skipped += 1
         leave(lane, Rest(skip=header.length))
         if not drop(lane):

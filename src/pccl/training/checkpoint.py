@@ -144,7 +144,7 @@ def number_of(path: Path) -> int:
 
 
 def written_at(path: Path) -> float:
-    """When; infinity if it is no more there."""
+    """When it was written; infinity if it has been removed."""
     with contextlib.suppress(OSError):
         return path.stat().st_mtime
     return math.inf

@@ -48,7 +48,7 @@ class Optimizers:
         ]
 
     def values(self) -> dict[str, Value]:
-        """What is no tensor. Raises `UsageError` if it is no number either: it would be lost."""
+        """The numbers beside the tensors. Raises `UsageError` for any other value: it would be lost."""
         found: dict[str, Value] = {}
         for name, optimizer, state in self._states():
             for key, value in sorted(state.items()):

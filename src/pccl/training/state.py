@@ -68,7 +68,7 @@ def in_memory_order(name: str, tensor: torch.Tensor) -> tuple[str, torch.Tensor]
 
 
 def shapes_of(tensors: Any) -> dict[str, tuple[int, ...]]:
-    """By name; of what is no dict of tensors, none."""
+    """The shapes of tensors by name; none if this is no dict of tensors."""
     return {name: tuple(each.shape) for name, each in tensors.items()} if isinstance(tensors, dict) else {}
 
 

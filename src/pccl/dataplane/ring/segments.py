@@ -60,7 +60,7 @@ def seal(header: Header) -> int:
 
 
 def is_over(header: Header, attempt: int) -> bool:
-    """It announces a segment of this attempt or of one before it. What is no header at all does not."""
+    """It announces a segment of this attempt or of one before it. Bytes that are no header announce none."""
     return header.seal == seal(header) and 0 < header.length <= SEGMENT_BYTES_MAX and header.attempt <= attempt
 
 
